@@ -1,0 +1,1 @@
+"""What every slice shares: settings, ids, clock, errors, database, object store, Temporal client, telemetry."""

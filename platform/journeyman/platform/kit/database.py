@@ -1,0 +1,63 @@
+"""PostgreSQL through SQLAlchemy: engine, sessions, the declarative base and column types."""
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from datetime import datetime
+from typing import Any, ClassVar
+
+import sqlalchemy as sa
+from sqlalchemy.dialects.postgresql import JSONB
+from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession, async_sessionmaker, create_async_engine
+from sqlalchemy.orm import DeclarativeBase
+
+Json = dict[str, Any]
+
+
+class Base(DeclarativeBase):
+    """Root of all tables."""
+
+    type_annotation_map: ClassVar[dict[Any, Any]] = {
+        Json: JSONB,
+        list[str]: JSONB,
+        list[Json]: JSONB,
+        datetime: sa.DateTime(timezone=True),
+        int: sa.BigInteger,
+        str: sa.Text,
+    }
+    metadata = sa.MetaData(
+        naming_convention={
+            "ix": "ix_%(table_name)s_%(column_0_N_name)s",
+            "uq": "uq_%(table_name)s_%(column_0_N_name)s",
+            "ck": "ck_%(table_name)s_%(constraint_name)s",
+            "fk": "fk_%(table_name)s_%(column_0_name)s",
+            "pk": "pk_%(table_name)s",
+        }
+    )
+
+
+def create_engine(url: str, *, pool_size: int = 10, application_name: str = "journeyman") -> AsyncEngine:
+    """An engine whose connections check that they are alive, so that a restarted PostgreSQL costs no failed request."""
+    return create_async_engine(
+        url,
+        pool_size=pool_size,
+        max_overflow=pool_size,
+        pool_pre_ping=True,
+        connect_args={"server_settings": {"application_name": application_name}, "timeout": 10},
+    )
+
+
+class Database:
+    """Hands out transactions. One request or one activity uses one, committed at its edge."""
+
+    def __init__(self, engine: AsyncEngine) -> None:
+        self.engine = engine
+        self._sessions = async_sessionmaker(engine, expire_on_commit=False)
+
+    @asynccontextmanager
+    async def transaction(self) -> AsyncIterator[AsyncSession]:
+        """A session whose work is committed at the end of the block, or rolled back if the block raises."""
+        async with self._sessions() as session, session.begin():
+            yield session
+
+    async def close(self) -> None:
+        await self.engine.dispose()

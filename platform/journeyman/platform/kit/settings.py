@@ -1,0 +1,90 @@
+"""All settings of all processes, read once from ``JOURNEYMAN_*`` environment variables.
+
+Outer factories read this class; inner ones take plain arguments.
+"""
+
+from pathlib import Path
+from typing import Literal, Self
+
+from pydantic import Field, SecretStr, model_validator
+from pydantic_settings import BaseSettings, SettingsConfigDict
+
+DEVELOPMENT_SECRET = "development-only-secret"  # noqa: S105  refused outside development, see below
+
+
+class Settings(BaseSettings):
+    """Typed settings. The embedded stack fills the addresses in for the processes it starts."""
+
+    model_config = SettingsConfigDict(env_prefix="JOURNEYMAN_", extra="ignore")
+
+    environment: Literal["development", "production"] = "development"
+    data_dir: Path = Field(default_factory=lambda: Path.home() / ".journeyman")
+
+    database_url: str = "postgresql+asyncpg://journeyman@127.0.0.1:5432/journeyman"
+    database_pool_size: int = 10
+    temporal_address: str = "127.0.0.1:7233"
+    temporal_namespace: str = "default"
+
+    s3_endpoint_url: str | None = None
+    s3_bucket: str = "journeyman"
+    s3_access_key: SecretStr | None = None
+    s3_secret_key: SecretStr | None = None
+    s3_region: str = "us-east-1"
+
+    qdrant_url: str = "http://127.0.0.1:6333"
+    embedding_model: str = "multilingual-e5-small"
+    embedding_dimensions: int = 384
+    embedding_base_url: str | None = None
+
+    api_host: str = "127.0.0.1"
+    api_port: int = 8700
+    api_url: str = "http://127.0.0.1:8700"
+    gateway_host: str = "127.0.0.1"
+    gateway_port: int = 8701
+    gateway_url: str = "http://127.0.0.1:8701"
+    internal_secret: SecretStr = SecretStr(DEVELOPMENT_SECRET)
+    """Shared by the platform's own processes: the gateway accepts it as a key, together with task headers."""
+
+    model_base_url: str | None = None
+    """OpenAI-compatible API that answers for the agents; without one the replay engine plays the bundled demos."""
+    model_api_key: SecretStr | None = None
+    model_standard: str = "default"
+    model_fast: str = "default"
+    model_timeout_s: float = 600.0
+    """Longest silence on a model's stream before the call counts as failed."""
+    model_prices: Path | None = None
+    """JSON file with prices per million tokens by model; without one the bundled table."""
+    replay_scripts: Path | None = None
+    """Directory with further scripts for the replay engine, beside the bundled ones."""
+
+    sandbox_root: Path | None = None
+    """Where local sandboxes keep sockets and scratch; default ``data_dir/sandboxes``."""
+    sandbox_allow_unenforced_limits: bool = False
+    """Run although this machine cannot enforce every limit (``journeyman status`` lists which)."""
+    git_allow_private_addresses: bool = False
+    """Let tasks clone from hosts that resolve to loopback or private addresses."""
+
+    worker_roles: str = "orchestration,models,sandboxes,deliveries"
+    worker_metrics_port: int = 0
+    sticky_queue_timeout_s: float = 1.5
+    """How long Temporal waits for the worker that last held a workflow; bounds takeover (measured: 2.1 s at 2 s)."""
+
+    otlp_endpoint: str | None = None
+    log_level: str = "INFO"
+    log_format: Literal["json", "console"] = "json"
+
+    @property
+    def sandbox_dir(self) -> Path:
+        return self.sandbox_root or self.data_dir / "sandboxes"
+
+    @property
+    def uses_replay_engine(self) -> bool:
+        """Whether scripted answers stand in for a model: said on every screen."""
+        return self.model_base_url is None
+
+    @model_validator(mode="after")
+    def _no_default_secret_in_production(self) -> Self:
+        if self.environment == "production" and self.internal_secret.get_secret_value() == DEVELOPMENT_SECRET:
+            msg = "JOURNEYMAN_INTERNAL_SECRET must be set when JOURNEYMAN_ENVIRONMENT=production"
+            raise ValueError(msg)
+        return self
