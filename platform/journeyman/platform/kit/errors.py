@@ -24,9 +24,7 @@ class JourneymanError(Exception):
     code: str = "internal_error"
     retryable: bool = False
 
-    def __init__(
-        self, message: str, *, code: str | None = None, retryable: bool | None = None, **details: Any
-    ) -> None:
+    def __init__(self, message: str, *, code: str | None = None, retryable: bool | None = None, **details: Any) -> None:
         super().__init__(message)
         self.message = message
         self.details = details

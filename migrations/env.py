@@ -1,0 +1,33 @@
+"""Alembic: runs the revisions over the application's own async engine, one migrator at a time."""
+
+import asyncio
+
+import sqlalchemy as sa
+from alembic import context
+from journeyman.platform.kit.database import create_engine
+from journeyman.platform.kit.settings import Settings
+from journeyman.platform.kit.tables import metadata
+
+_LOCK = 0x6A6F75726E6579
+"""Advisory lock: of several processes that start at once, one migrates and the others wait."""
+
+
+def _run(connection: sa.Connection) -> None:
+    connection.execute(sa.text("SET lock_timeout = '10s'"))
+    connection.execute(sa.text("SELECT pg_advisory_xact_lock(:key)"), {"key": _LOCK})
+    context.configure(connection=connection, target_metadata=metadata, transaction_per_migration=False)
+    with context.begin_transaction():
+        context.run_migrations()
+
+
+async def _main() -> None:
+    url = context.config.get_main_option("sqlalchemy.url") or Settings().database_url
+    engine = create_engine(url, application_name="journeyman-migrate")
+    try:
+        async with engine.begin() as connection:
+            await connection.run_sync(_run)
+    finally:
+        await engine.dispose()
+
+
+asyncio.run(_main())

@@ -1,0 +1,33 @@
+"""Imports every table, so that the metadata is complete for migrations and tests."""
+
+from journeyman.platform.artifacts import models as artifacts
+from journeyman.platform.checkpoints import models as checkpoints
+from journeyman.platform.events import models as events
+from journeyman.platform.inference import models as inference
+from journeyman.platform.kit.database import Base
+from journeyman.platform.memory import models as memory
+from journeyman.platform.outbox import models as outbox
+from journeyman.platform.plans import models as plans
+from journeyman.platform.sandboxes import models as sandboxes
+from journeyman.platform.tasks import models as tasks
+from journeyman.platform.tenancy import models as tenancy
+from journeyman.platform.threads import models as threads
+from journeyman.platform.uploads import models as uploads
+
+metadata = Base.metadata
+
+__all__ = [
+    "artifacts",
+    "checkpoints",
+    "events",
+    "inference",
+    "memory",
+    "metadata",
+    "outbox",
+    "plans",
+    "sandboxes",
+    "tasks",
+    "tenancy",
+    "threads",
+    "uploads",
+]

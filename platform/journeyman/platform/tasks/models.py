@@ -1,0 +1,67 @@
+"""Tasks and the keys under which they were submitted."""
+
+from datetime import datetime
+
+import sqlalchemy as sa
+from sqlalchemy.orm import Mapped, mapped_column
+
+from journeyman.platform.kit.database import Base, Json
+
+
+class Task(Base):
+    """One job. ``last_seq`` is the head of its event log: whoever writes an event increments it, and so waits in line."""
+
+    __tablename__ = "tasks"
+
+    id: Mapped[str] = mapped_column(primary_key=True)
+    project_id: Mapped[str] = mapped_column(sa.ForeignKey("projects.id"))
+    title: Mapped[str]
+    instruction: Mapped[str]
+    workspace: Mapped[Json]
+    environment: Mapped[Json]
+    acceptance: Mapped[list[str]]
+    agent_profile: Mapped[str]
+    model_tier: Mapped[str]
+    models: Mapped[Json]
+    """Model names by role, where the task names them itself."""
+    budget: Mapped[Json]
+    approval_policy: Mapped[str]
+    labels: Mapped[Json]
+    """What the submitter calls ``metadata``."""
+    state: Mapped[str]
+    paused_reason: Mapped[str | None]
+    waiting_for: Mapped[list[str]]
+    verified: Mapped[bool | None]
+    """Unknown until the task ends; then whether every acceptance command has a passing receipt."""
+    failure: Mapped[Json | None]
+    """``{code, message, retryable}`` of a task that failed or errored."""
+    summary: Mapped[str | None]
+    cancel_requested_at: Mapped[datetime | None]
+    plan_revision: Mapped[int] = mapped_column(sa.Integer)
+    initial_snapshot: Mapped[str | None]
+    head_snapshot: Mapped[str | None]
+    """The workspace with all approved work in it."""
+    last_seq: Mapped[int]
+    trace_context: Mapped[Json]
+    """W3C ``traceparent`` of the submitting request, so that the task's spans join its trace."""
+    created_at: Mapped[datetime]
+    updated_at: Mapped[datetime]
+    started_at: Mapped[datetime | None]
+    finished_at: Mapped[datetime | None]
+
+    __table_args__ = (
+        sa.Index("ix_tasks_project_created", "project_id", "created_at", "id"),
+        sa.Index("ix_tasks_state", "state"),
+    )
+
+
+class IdempotencyKey(Base):
+    """A submit repeated under its key finds the first one's task; the digest tells a changed body apart."""
+
+    __tablename__ = "idempotency_keys"
+
+    project_id: Mapped[str] = mapped_column(sa.ForeignKey("projects.id"), primary_key=True)
+    key: Mapped[str] = mapped_column(primary_key=True)
+    request_digest: Mapped[str]
+    task_id: Mapped[str]
+    created_at: Mapped[datetime] = mapped_column(server_default=sa.func.now())

@@ -1,0 +1,57 @@
+"""Threads: one agent's conversation each, as append-only messages, and the record of tool calls begun."""
+
+from datetime import datetime
+
+import sqlalchemy as sa
+from sqlalchemy.orm import Mapped, mapped_column
+
+from journeyman.platform.kit.database import Base
+
+
+class Thread(Base):
+    __tablename__ = "threads"
+
+    id: Mapped[str] = mapped_column(primary_key=True)
+    project_id: Mapped[str]
+    task_id: Mapped[str] = mapped_column(sa.ForeignKey("tasks.id"), index=True)
+    role: Mapped[str]
+    subtask_id: Mapped[str | None]
+    attempt: Mapped[int] = mapped_column(sa.Integer)
+    """Plan revision for a Planner and a Coder, review round for a Reviewer."""
+    revision: Mapped[int] = mapped_column(sa.Integer)
+    base_snapshot: Mapped[str | None]
+    """What its first sandbox was made from."""
+    snapshot: Mapped[str | None]
+    """The newest state of its workspace: what a lost sandbox is restored from."""
+    last_seq: Mapped[int]
+    created_at: Mapped[datetime] = mapped_column(server_default=sa.func.now())
+
+
+class Message(Base):
+    """One message in wire form. ``body`` is canonical JSON in bytes: prefixes stay byte-stable, and NULs are kept."""
+
+    __tablename__ = "messages"
+
+    id: Mapped[str] = mapped_column(primary_key=True)
+    project_id: Mapped[str]
+    task_id: Mapped[str]
+    thread_id: Mapped[str] = mapped_column(sa.ForeignKey("threads.id"))
+    seq: Mapped[int]
+    step_key: Mapped[str] = mapped_column(unique=True)
+    body: Mapped[bytes]
+    created_at: Mapped[datetime] = mapped_column(server_default=sa.func.now())
+
+    __table_args__ = (sa.UniqueConstraint("thread_id", "seq"),)
+
+
+class ToolCallRun(Base):
+    """A tool call that was begun: if its sandbox dies before the result is stored, the agent is told it may have run."""
+
+    __tablename__ = "tool_call_runs"
+
+    step_key: Mapped[str] = mapped_column(primary_key=True)
+    project_id: Mapped[str]
+    task_id: Mapped[str]
+    thread_id: Mapped[str]
+    sandbox_id: Mapped[str]
+    started_at: Mapped[datetime] = mapped_column(server_default=sa.func.now())
