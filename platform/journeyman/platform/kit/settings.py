@@ -54,6 +54,8 @@ class Settings(BaseSettings):
     """Longest silence on a model's stream before the call counts as failed."""
     model_prices: Path | None = None
     """JSON file with prices per million tokens by model; without one the bundled table."""
+    replay_url: str = "http://127.0.0.1:8702"
+    """Where the replay engine listens: the gateway's upstream while there is no ``model_base_url``."""
     replay_scripts: Path | None = None
     """Directory with further scripts for the replay engine, beside the bundled ones."""
 
