@@ -1,0 +1,134 @@
+"""The port through which agents reach models.
+
+Drivers: :class:`journeyman.platform.inference.client.OpenAIModelEngine`.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final, Literal, Protocol
+
+HEADER_PROJECT: Final = "X-Journeyman-Project"
+HEADER_TASK: Final = "X-Journeyman-Task"
+HEADER_THREAD: Final = "X-Journeyman-Thread"
+HEADER_REQUEST: Final = "X-Journeyman-Request"
+HEADER_ATTEMPT: Final = "X-Journeyman-Attempt"
+
+
+@dataclass(frozen=True, slots=True)
+class CallIdentity:
+    """For whom a call is made. ``request_id`` is the step key: equal for all attempts of a step; ``attempt`` is ≥ 1."""
+
+    project_id: str
+    request_id: str
+    attempt: int = 1
+    task_id: str | None = None
+    thread_id: str | None = None
+
+    def headers(self) -> dict[str, str]:
+        headers = {
+            HEADER_PROJECT: self.project_id,
+            HEADER_REQUEST: self.request_id,
+            HEADER_ATTEMPT: str(self.attempt),
+        }
+        if self.task_id is not None:
+            headers[HEADER_TASK] = self.task_id
+        if self.thread_id is not None:
+            headers[HEADER_THREAD] = self.thread_id
+        return headers
+
+
+@dataclass(frozen=True, slots=True)
+class ModelRequest:
+    """One chat completion. ``messages`` and ``tools`` are in the OpenAI wire form and are sent as they are."""
+
+    model: str
+    messages: Sequence[Mapping[str, Any]]
+    identity: CallIdentity
+    tools: Sequence[Mapping[str, Any]] = ()
+    max_tokens: int | None = None
+    temperature: float | None = None
+    idle_timeout_s: float = 600.0
+    """Longest silence, before the first chunk or between two."""
+    headers: Mapping[str, str] = field(default_factory=dict)
+    """Sent besides those of ``identity``."""
+
+
+@dataclass(frozen=True, slots=True)
+class ToolCall:
+    """``arguments`` is the model's raw text, which need not be valid JSON. ``id`` is unique within the answer."""
+
+    id: str
+    name: str
+    arguments: str
+
+
+@dataclass(frozen=True, slots=True)
+class TokenUsage:
+    """Tokens as the engine counted them. ``cached_tokens`` are part of the prompt, ``reasoning_tokens`` of the completion."""
+
+    prompt_tokens: int = 0
+    cached_tokens: int = 0
+    completion_tokens: int = 0
+    reasoning_tokens: int = 0
+
+    @classmethod
+    def from_wire(cls, usage: Mapping[str, Any]) -> "TokenUsage":
+        """From an OpenAI ``usage`` object; absent or null counts are 0. Knows DeepSeek's name for cache hits."""
+        prompt_details = usage.get("prompt_tokens_details") or {}
+        completion_details = usage.get("completion_tokens_details") or {}
+        cached = prompt_details.get("cached_tokens") or usage.get("prompt_cache_hit_tokens")
+        return cls(
+            prompt_tokens=int(usage.get("prompt_tokens") or 0),
+            cached_tokens=int(cached or 0),
+            completion_tokens=int(usage.get("completion_tokens") or 0),
+            reasoning_tokens=int(completion_details.get("reasoning_tokens") or 0),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Delta:
+    """A piece of an answer while it streams: for people to watch, never to be stored as the answer."""
+
+    kind: Literal["text", "reasoning", "tool_call"]
+    text: str
+    index: int = 0
+    """Position of the tool call in the answer."""
+    name: str | None = None
+    """Name of the tool, with the first delta of its call."""
+
+
+OnDelta = Callable[[Delta], None]
+"""Called for every delta, on the event loop; must neither block nor raise."""
+
+
+@dataclass(frozen=True, slots=True)
+class ModelAnswer:
+    """A whole answer. Never part of one: a stream that ends early is an error."""
+
+    text: str
+    reasoning: str | None
+    tool_calls: tuple[ToolCall, ...]
+    usage: TokenUsage | None
+    """None when the engine reports no usage."""
+    finish_reason: str
+    """``stop``, ``tool_calls``, ``length``, ``content_filter`` …, in the engine's own words."""
+    model: str
+    """What the engine calls the model that answered."""
+    request_id: str
+    ttft_s: float
+    """Seconds from sending the request to the first chunk with content."""
+    duration_s: float
+
+
+class ModelEngine(Protocol):
+    async def complete(self, request: ModelRequest, on_delta: OnDelta | None = None) -> ModelAnswer:
+        """Ask once. Never retries: that is the caller's business, which knows what a repeated call costs.
+
+        Raises :class:`~journeyman.platform.inference.errors.ModelUnavailable`,
+        :class:`~journeyman.platform.inference.errors.ModelRejected` or
+        :class:`~journeyman.platform.kit.errors.BudgetExhausted`.
+        When the awaiting task is cancelled, the engine's stream is closed before the cancellation goes on.
+        """
+        ...
+
+    async def close(self) -> None: ...

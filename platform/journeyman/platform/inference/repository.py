@@ -1,0 +1,139 @@
+"""SQL of the ledger."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from decimal import Decimal
+from typing import Any
+
+import sqlalchemy as sa
+from sqlalchemy.dialects.postgresql import insert
+from sqlalchemy.ext.asyncio import AsyncSession
+
+from journeyman.platform.inference.models import LedgerEntry
+from journeyman.platform.kit.database import Json
+from journeyman.platform.tasks.models import Task
+
+_OPEN = ("reserved", "ambiguous")
+
+
+@dataclass(frozen=True, slots=True)
+class Committed:
+    """What a task has used and what is promised to calls whose end is not known yet."""
+
+    tokens: int
+    cost_usd: Decimal
+
+
+class LedgerRepository:
+    """Works inside the caller's transaction."""
+
+    def __init__(self, session: AsyncSession) -> None:
+        self._session = session
+
+    async def lock_budget(self, project_id: str, task_id: str) -> Json | None:
+        """The task's budget, its row locked until the transaction ends; None when the project has no such task.
+
+        The lock does not stop others from inserting rows that refer to the task.
+        """
+        query = (
+            sa.select(Task.budget)
+            .where(Task.id == task_id, Task.project_id == project_id)
+            .with_for_update(key_share=True)
+        )
+        return (await self._session.execute(query)).scalar_one_or_none()
+
+    async def committed(self, task_id: str) -> Committed:
+        """Settled use, plus reservations that are open or whose end a crash has hidden."""
+        is_open = LedgerEntry.state.in_(_OPEN)
+        used = LedgerEntry.prompt_tokens + LedgerEntry.completion_tokens
+        row = (
+            await self._session.execute(
+                sa.select(
+                    sa.func.coalesce(sa.func.sum(sa.case((is_open, LedgerEntry.reserved_tokens), else_=used)), 0),
+                    sa.func.coalesce(
+                        sa.func.sum(sa.case((is_open, LedgerEntry.reserved_cost_usd), else_=LedgerEntry.cost_usd)), 0
+                    ),
+                ).where(LedgerEntry.task_id == task_id, LedgerEntry.state != "released")
+            )
+        ).one()
+        return Committed(int(row[0]), Decimal(row[1]))
+
+    async def attempts_of(self, project_id: str, step_key: str) -> list[tuple[int, str]]:
+        """``(attempt, state)`` of all attempts of a step, locked: two repeats of it wait for each other."""
+        query = (
+            sa.select(LedgerEntry.attempt, LedgerEntry.state)
+            .where(LedgerEntry.project_id == project_id, LedgerEntry.step_key == step_key)
+            .with_for_update()
+        )
+        return [(row.attempt, row.state) for row in await self._session.execute(query)]
+
+    async def mark_ambiguous(self, project_id: str, step_key: str, attempts: Sequence[int]) -> None:
+        await self._session.execute(
+            sa.update(LedgerEntry)
+            .where(
+                LedgerEntry.project_id == project_id,
+                LedgerEntry.step_key == step_key,
+                LedgerEntry.attempt.in_(attempts),
+                LedgerEntry.state == "reserved",
+            )
+            .values(state="ambiguous")
+        )
+
+    async def mark_abandoned(self, before: datetime) -> int:
+        """Turn reservations made before the given time into ambiguous entries; returns how many."""
+        query = (
+            sa.update(LedgerEntry)
+            .where(LedgerEntry.state == "reserved", LedgerEntry.created_at < before)
+            .values(state="ambiguous")
+            .returning(LedgerEntry.id)
+        )
+        return len((await self._session.execute(query)).all())
+
+    async def insert(self, values: dict[str, Any]) -> bool:
+        """Add an entry. False when one with that ``request_id`` exists, which is then left as it is."""
+        query = (
+            insert(LedgerEntry)
+            .values(**values)
+            .on_conflict_do_nothing(index_elements=[LedgerEntry.request_id])
+            .returning(LedgerEntry.id)
+        )
+        return (await self._session.execute(query)).scalar_one_or_none() is not None
+
+    async def close(self, entry_id: str, values: dict[str, Any]) -> bool:
+        """Settle or release an open entry. False when it was closed before: it is closed once."""
+        query = (
+            sa.update(LedgerEntry)
+            .where(LedgerEntry.id == entry_id, LedgerEntry.state.in_(_OPEN))
+            .values(**values)
+            .returning(LedgerEntry.id)
+        )
+        return (await self._session.execute(query)).scalar_one_or_none() is not None
+
+    async def totals(self, *conditions: sa.ColumnElement[bool]) -> Sequence[sa.RowMapping]:
+        """One row a kind, model and state."""
+        query = (
+            sa.select(
+                LedgerEntry.kind,
+                LedgerEntry.model,
+                LedgerEntry.state,
+                sa.func.count().label("entries"),
+                sa.func.count().filter(LedgerEntry.estimated).label("estimated"),
+                sa.func.sum(LedgerEntry.reserved_tokens).label("reserved_tokens"),
+                sa.func.sum(LedgerEntry.reserved_cost_usd).label("reserved_cost_usd"),
+                sa.func.sum(LedgerEntry.prompt_tokens).label("prompt_tokens"),
+                sa.func.sum(LedgerEntry.cached_tokens).label("cached_tokens"),
+                sa.func.sum(LedgerEntry.completion_tokens).label("completion_tokens"),
+                sa.func.sum(LedgerEntry.cost_usd).label("cost_usd"),
+                sa.func.sum(LedgerEntry.seconds).label("seconds"),
+            )
+            .where(*conditions)
+            .group_by(LedgerEntry.kind, LedgerEntry.model, LedgerEntry.state)
+            .order_by(LedgerEntry.kind, LedgerEntry.model, LedgerEntry.state)
+        )
+        return (await self._session.execute(query)).mappings().all()
+
+    async def entries(self, *conditions: sa.ColumnElement[bool], limit: int) -> Sequence[LedgerEntry]:
+        """The oldest first."""
+        query = sa.select(LedgerEntry).where(*conditions).order_by(LedgerEntry.created_at, LedgerEntry.id).limit(limit)
+        return (await self._session.execute(query)).scalars().all()
