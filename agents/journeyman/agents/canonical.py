@@ -1,0 +1,25 @@
+"""JSON as bytes that depend on nothing but the value: what prefix caches and digests compare."""
+
+import hashlib
+import json
+from typing import Any
+
+
+def canonical_json(value: Any) -> bytes:
+    r"""The value as JSON: keys sorted, no spaces, UTF-8. ``ValueError`` for NaN and infinities, which JSON has not.
+
+    Lone surrogates, which UTF-8 cannot carry, are written as the escape ``\udXXX``, so that every string that came out
+    of a JSON parser goes through and comes back as it was.
+    """
+    text = json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
+    return text.encode("utf-8", "backslashreplace")
+
+
+def digest(value: Any) -> str:
+    """SHA-256 of the canonical JSON, as 64 hex digits."""
+    return hashlib.sha256(canonical_json(value)).hexdigest()
+
+
+def printable(text: str) -> str:
+    r"""The text with lone surrogates written out as ``\udXXX``, so that it can be stored and sent as UTF-8."""
+    return text.encode("utf-8", "backslashreplace").decode("utf-8")
