@@ -9,7 +9,7 @@ from journeyman.platform.events.models import Event
 from journeyman.platform.events.types import EventType
 from journeyman.platform.kit.clock import now
 from journeyman.platform.kit.database import Json
-from journeyman.platform.kit.errors import NotFound
+from journeyman.platform.kit.errors import Conflict, NotFound
 from journeyman.platform.kit.ids import new_id
 from journeyman.platform.tasks.models import Task
 
@@ -53,16 +53,24 @@ async def append(
 
     The task's row is locked until the transaction ends: events of one task get their ``seq`` in commit order, so the
     sequence has no gap and a reader never sees 7 before 6. Keep transactions that append short.
+
+    The log of a task that has ended is closed: a worker that was cut off and wakes up late gets :class:`Conflict`
+    with code ``task_ended`` and its whole transaction is undone.
     """
     # NO KEY: rows that refer to the task may be written meanwhile.
-    task = await session.execute(sa.select(Task.project_id).where(Task.id == task_id).with_for_update(key_share=True))
-    project_id = task.scalar_one_or_none()
-    if project_id is None:
+    row = (
+        await session.execute(
+            sa.select(Task.project_id, Task.finished_at).where(Task.id == task_id).with_for_update(key_share=True)
+        )
+    ).one_or_none()
+    if row is None:
         raise NotFound(f"There is no task {task_id}.")
     if step_key is not None:
         existing = await session.scalar(sa.select(Event).where(Event.step_key == step_key))
         if existing is not None:
             return existing
+    if row.finished_at is not None:
+        raise Conflict(f"Task {task_id} has ended; nothing more can happen to it.", code="task_ended")
     moment = now()
     seq = await session.scalar(
         sa.update(Task)
@@ -75,7 +83,7 @@ async def append(
         task_id=task_id,
         seq=seq,
         id=new_id("event"),
-        project_id=project_id,
+        project_id=row.project_id,
         type=type_.value,
         time=moment,
         thread_id=thread_id,

@@ -1,38 +1,27 @@
-"""Temporal: the client, and the one place where queues, workflow names and ids are spelt."""
-
-from datetime import timedelta
-from enum import StrEnum
-from typing import Final
+"""Temporal: the client."""
 
 from temporalio.client import Client, Plugin
 from temporalio.contrib.pydantic import pydantic_data_converter
 
+from journeyman.platform.kit.names import (
+    SIGNAL_CANCEL,
+    SUBTASK_WORKFLOW,
+    TASK_WORKFLOW,
+    Queue,
+    subtask_workflow_id,
+    task_workflow_id,
+)
 from journeyman.platform.kit.settings import Settings
 
-TASK_WORKFLOW: Final = "TaskWorkflow"
-SUBTASK_WORKFLOW: Final = "SubtaskWorkflow"
-
-SIGNAL_CANCEL: Final = "cancel"
-
-
-class Queue(StrEnum):
-    """Task queues, one a worker role, so that a flood of one kind of work cannot starve another."""
-
-    ORCHESTRATION = "orchestration"
-    MODELS = "models"
-    SANDBOXES = "sandboxes"
-    DELIVERIES = "deliveries"
-
-
-def task_workflow_id(task_id: str) -> str:
-    return task_id
-
-
-def subtask_workflow_id(task_id: str, subtask_id: str, plan_revision: int) -> str:
-    return f"{task_id}/subtask/{plan_revision}/{subtask_id}"
-
-
-RPC_TIMEOUT: Final = timedelta(seconds=5)
+__all__ = [
+    "SIGNAL_CANCEL",
+    "SUBTASK_WORKFLOW",
+    "TASK_WORKFLOW",
+    "Queue",
+    "connect",
+    "subtask_workflow_id",
+    "task_workflow_id",
+]
 
 
 async def connect(settings: Settings, *, lazy: bool = False, plugins: list[Plugin] | None = None) -> Client:

@@ -1,0 +1,28 @@
+"""The one place where Temporal's queues, workflow names and ids are spelt. Workflow code imports it: no I/O here."""
+
+from enum import StrEnum
+from typing import Final
+
+TASK_WORKFLOW: Final = "TaskWorkflow"
+SUBTASK_WORKFLOW: Final = "SubtaskWorkflow"
+
+SIGNAL_CANCEL: Final = "cancel"
+SIGNAL_PAUSE: Final = "pause"
+SIGNAL_RESUME: Final = "resume"
+
+
+class Queue(StrEnum):
+    """Task queues, one a worker role, so that a flood of one kind of work cannot starve another."""
+
+    ORCHESTRATION = "orchestration"
+    MODELS = "models"
+    SANDBOXES = "sandboxes"
+    DELIVERIES = "deliveries"
+
+
+def task_workflow_id(task_id: str) -> str:
+    return task_id
+
+
+def subtask_workflow_id(task_id: str, subtask_id: str, plan_revision: int) -> str:
+    return f"{task_id}/subtask/{plan_revision}/{subtask_id}"

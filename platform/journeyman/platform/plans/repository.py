@@ -1,0 +1,73 @@
+"""Plan revisions and the progress of their subtasks."""
+
+from typing import Any
+
+import sqlalchemy as sa
+from sqlalchemy.ext.asyncio import AsyncSession
+
+from journeyman.platform.kit.errors import NotFound
+from journeyman.platform.kit.ids import derived_id
+from journeyman.platform.plans.models import Plan, Subtask
+
+
+async def add_revision(
+    session: AsyncSession,
+    *,
+    project_id: str,
+    task_id: str,
+    revision: int,
+    subtasks: list[dict[str, Any]],
+    acceptance: list[str],
+    reason: str | None,
+) -> bool:
+    """Store a revision with all its subtasks pending; returns whether it is new."""
+    plan_id = derived_id("plan", task_id, revision)
+    if await session.get(Plan, plan_id) is not None:
+        return False
+    session.add(
+        Plan(
+            id=plan_id,
+            project_id=project_id,
+            task_id=task_id,
+            revision=revision,
+            subtasks=subtasks,
+            acceptance=acceptance,
+            reason=reason,
+        )
+    )
+    session.add_all(
+        Subtask(
+            task_id=task_id,
+            revision=revision,
+            subtask_id=subtask["id"],
+            project_id=project_id,
+            position=position,
+            state="pending",
+            rounds=0,
+        )
+        for position, subtask in enumerate(subtasks)
+    )
+    await session.flush()
+    return True
+
+
+async def get_plan(session: AsyncSession, task_id: str, revision: int) -> Plan:
+    plan = await session.scalar(sa.select(Plan).where(Plan.task_id == task_id, Plan.revision == revision))
+    if plan is None:
+        raise NotFound(f"Task {task_id} has no plan revision {revision}.")
+    return plan
+
+
+async def get_subtask(session: AsyncSession, task_id: str, revision: int, subtask_id: str) -> Subtask:
+    """The progress row, locked for this transaction."""
+    subtask = await session.get(Subtask, (task_id, revision, subtask_id), with_for_update=True)
+    if subtask is None:
+        raise NotFound(f"Plan revision {revision} of task {task_id} has no subtask {subtask_id}.")
+    return subtask
+
+
+async def subtask_states(session: AsyncSession, task_id: str, revision: int) -> list[Subtask]:
+    rows = await session.scalars(
+        sa.select(Subtask).where(Subtask.task_id == task_id, Subtask.revision == revision).order_by(Subtask.position)
+    )
+    return list(rows)

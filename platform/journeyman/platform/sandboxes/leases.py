@@ -1,0 +1,203 @@
+"""Who holds which sandbox: leases in the database over machines that may vanish at any time."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from decimal import Decimal
+
+import sqlalchemy as sa
+from sqlalchemy.exc import IntegrityError
+from sqlalchemy.ext.asyncio import AsyncSession
+
+from journeyman.platform.checkpoints.snapshots import SnapshotStore
+from journeyman.platform.events.log import append
+from journeyman.platform.events.types import EventType
+from journeyman.platform.inference.models import LedgerEntry
+from journeyman.platform.kit.clock import now
+from journeyman.platform.kit.database import Database
+from journeyman.platform.kit.ids import new_id
+from journeyman.platform.sandboxes.models import SandboxLease
+from journeyman.platform.sandboxes.port import Sandbox, SandboxDriver, SandboxLost, SandboxSpec
+
+
+@dataclass(frozen=True)
+class Claim:
+    """What a sandbox is wanted for. One sandbox lives for each ``(task_id, purpose)`` at a time."""
+
+    project_id: str
+    task_id: str
+    purpose: str
+    thread_id: str | None = None
+    subtask_id: str | None = None
+
+
+@dataclass(frozen=True)
+class Held:
+    """A sandbox that answers. ``fresh``: it was made just now; ``lost_id``: the one it replaces, whose processes are gone."""
+
+    sandbox: Sandbox
+    fresh: bool
+    lost_id: str | None = None
+
+
+SpecFactory = Callable[[str], SandboxSpec]
+"""Makes the spec for a given sandbox id."""
+
+
+class Leases:
+    """Leases sandboxes and replaces lost ones from the newest snapshot, never silently."""
+
+    def __init__(self, database: Database, driver: SandboxDriver, snapshots: SnapshotStore) -> None:
+        self._database = database
+        self._driver = driver
+        self._snapshots = snapshots
+
+    async def acquire(self, claim: Claim, snapshot: str | None, spec: SpecFactory) -> Held:
+        """The claim's sandbox; a new one with ``snapshot`` restored into it when there is none or it was lost.
+
+        Every new lease is an event: ``sandbox.leased`` for the first, ``sandbox.replaced`` for one that follows a loss.
+        """
+        async with self._database.transaction() as session:
+            lease = await _live(session, claim)
+        if lease is not None:
+            try:
+                return Held(await self._driver.connect(lease.id), fresh=False)
+            except SandboxLost:
+                await self._driver.release(lease.id)
+        sandbox = await self._driver.lease(spec(new_id("sandbox")))
+        try:
+            if snapshot is not None:
+                await self._snapshots.restore(sandbox, claim.project_id, snapshot)
+            async with self._database.transaction() as session:
+                lost_id = await self._record(session, claim, sandbox.id, snapshot, lease.id if lease else None)
+        except IntegrityError:
+            # Another worker was faster: its sandbox is the one.
+            await self._driver.release(sandbox.id)
+            return await self.acquire(claim, snapshot, spec)
+        except BaseException:
+            await self._driver.release(sandbox.id)
+            raise
+        return Held(sandbox, fresh=True, lost_id=lost_id)
+
+    async def _record(
+        self, session: AsyncSession, claim: Claim, sandbox_id: str, snapshot: str | None, lost_id: str | None
+    ) -> str | None:
+        if lost_id is not None:
+            ended = await session.execute(
+                sa.update(SandboxLease)
+                .where(SandboxLease.id == lost_id, SandboxLease.state == "leased")
+                .values(state="lost", ended_at=now())
+                .returning(SandboxLease.leased_at)
+            )
+            leased_at = ended.scalar_one_or_none()
+            if leased_at is not None:
+                await _charge(session, claim, lost_id, (now() - leased_at).total_seconds())
+        newest = (
+            await session.execute(
+                sa.select(SandboxLease.id, SandboxLease.generation, SandboxLease.state)
+                .where(SandboxLease.task_id == claim.task_id, SandboxLease.purpose == claim.purpose)
+                .order_by(SandboxLease.generation.desc())
+                .limit(1)
+            )
+        ).one_or_none()
+        generation = 1 if newest is None else newest.generation + 1
+        replaced = newest is not None and newest.state == "lost"
+        session.add(
+            SandboxLease(
+                id=sandbox_id,
+                project_id=claim.project_id,
+                task_id=claim.task_id,
+                purpose=claim.purpose,
+                generation=generation,
+                state="leased",
+                snapshot=snapshot,
+                leased_at=now(),
+            )
+        )
+        await session.flush()
+        data = {"sandbox_id": sandbox_id, "purpose": claim.purpose, "snapshot": snapshot, "generation": generation}
+        if replaced and newest is not None:
+            data["lost_sandbox_id"] = newest.id
+            data["lost"] = "running processes, /tmp, and changes made after the snapshot"
+        await append(
+            session,
+            claim.task_id,
+            EventType.SANDBOX_REPLACED if replaced else EventType.SANDBOX_LEASED,
+            data,
+            thread_id=claim.thread_id,
+            subtask_id=claim.subtask_id,
+        )
+        return newest.id if replaced and newest is not None else None
+
+    async def release(self, claim: Claim) -> None:
+        """End the claim's sandbox, if it has one: noted first, so that a crash in between leaves no lease on a dead one."""
+        async with self._database.transaction() as session:
+            lease = await _live(session, claim)
+            if lease is None:
+                return
+            await self._end(session, lease)
+        await self._driver.release(lease.id)
+
+    async def release_all(self, task_id: str) -> None:
+        """End every sandbox of the task."""
+        async with self._database.transaction() as session:
+            leases = list(
+                await session.scalars(
+                    sa.select(SandboxLease).where(SandboxLease.task_id == task_id, SandboxLease.state == "leased")
+                )
+            )
+            for lease in leases:
+                await self._end(session, lease)
+        for lease in leases:
+            await self._driver.release(lease.id)
+
+    async def _end(self, session: AsyncSession, lease: SandboxLease) -> None:
+        lease.state = "released"
+        lease.ended_at = now()
+        seconds = (lease.ended_at - lease.leased_at).total_seconds()
+        claim = Claim(lease.project_id, lease.task_id, lease.purpose)
+        await _charge(session, claim, lease.id, seconds)
+        await append(
+            session,
+            lease.task_id,
+            EventType.SANDBOX_RELEASED,
+            {"sandbox_id": lease.id, "purpose": lease.purpose, "seconds": round(seconds, 3)},
+            step_key=f"{lease.id}:released",
+        )
+
+
+async def _live(session: AsyncSession, claim: Claim) -> SandboxLease | None:
+    return await session.scalar(
+        sa.select(SandboxLease).where(
+            SandboxLease.task_id == claim.task_id,
+            SandboxLease.purpose == claim.purpose,
+            SandboxLease.state == "leased",
+        )
+    )
+
+
+async def _charge(session: AsyncSession, claim: Claim, sandbox_id: str, seconds: float) -> None:
+    moment = now()
+    session.add(
+        LedgerEntry(
+            id=new_id("ledger_entry"),
+            project_id=claim.project_id,
+            task_id=claim.task_id,
+            thread_id=claim.thread_id,
+            request_id=sandbox_id,
+            step_key=sandbox_id,
+            attempt=1,
+            kind="sandbox",
+            model=None,
+            state="settled",
+            estimated=False,
+            reserved_tokens=0,
+            reserved_cost_usd=Decimal(0),
+            prompt_tokens=0,
+            cached_tokens=0,
+            completion_tokens=0,
+            cost_usd=Decimal(0),
+            seconds=Decimal(str(round(seconds, 3))),
+            created_at=moment,
+            settled_at=moment,
+        )
+    )

@@ -1,0 +1,91 @@
+"""Moving a task from state to state, each move with its event in one transaction."""
+
+from typing import Any
+
+import sqlalchemy as sa
+from sqlalchemy.ext.asyncio import AsyncSession
+
+from journeyman.platform.events.log import append
+from journeyman.platform.events.types import EventType
+from journeyman.platform.kit.clock import now
+from journeyman.platform.kit.errors import Conflict, NotFound
+from journeyman.platform.tasks.contract import TERMINAL, TRANSITIONS, TaskState
+from journeyman.platform.tasks.models import Task
+
+_ENDINGS = {
+    TaskState.SUCCEEDED: EventType.TASK_COMPLETED,
+    TaskState.FAILED: EventType.TASK_FAILED,
+    TaskState.ERRORED: EventType.TASK_ERRORED,
+    TaskState.CANCELLED: EventType.TASK_CANCELLED,
+}
+
+
+async def lock_task(session: AsyncSession, task_id: str) -> Task:
+    """The task's row, locked until the transaction ends. Raises :class:`NotFound`."""
+    task = await session.scalar(sa.select(Task).where(Task.id == task_id).with_for_update(key_share=True))
+    if task is None:
+        raise NotFound(f"There is no task {task_id}.")
+    return task
+
+
+async def transition(
+    session: AsyncSession,
+    task_id: str,
+    to: TaskState,
+    *,
+    failure: dict[str, Any] | None = None,
+    verified: bool | None = None,
+    summary: str | None = None,
+) -> Task:
+    """Move the task on and write what happened; the state it is in already is left as it is, without an event.
+
+    A move to a terminal state writes ``task.state_changed`` and then, as the log's last event, the one that names the
+    ending. Raises :class:`Conflict` for a move that ``TRANSITIONS`` does not know, :class:`NotFound` for no such task.
+    """
+    task = await lock_task(session, task_id)
+    current = TaskState(task.state)
+    if current == to:
+        return task
+    if to not in TRANSITIONS[current]:
+        raise Conflict(f"Task {task_id} is {current}; it cannot become {to}.", code="illegal_transition")
+    moment = now()
+    if task.paused_reason is not None and to in TERMINAL:
+        task.paused_reason = None
+    await append(session, task_id, EventType.TASK_STATE_CHANGED, {"from": current.value, "to": to.value})
+    if to in _ENDINGS:
+        data: dict[str, Any] = {"state": to.value, "verified": bool(verified)}
+        if failure is not None:
+            data["failure"] = failure
+        if summary is not None:
+            data["summary"] = summary
+        await append(session, task_id, _ENDINGS[to], data)
+        task.finished_at = moment
+        task.verified = bool(verified)
+        task.failure = failure
+        task.summary = summary
+    if current == TaskState.QUEUED and task.started_at is None and to not in TERMINAL:
+        task.started_at = moment
+    task.state = to.value
+    await session.flush()
+    return task
+
+
+async def pause(session: AsyncSession, task_id: str, reason: str, data: dict[str, Any] | None = None) -> bool:
+    """Note beside the state that the task waits, and why. Returns whether that was news."""
+    task = await lock_task(session, task_id)
+    if TaskState(task.state) in TERMINAL or task.paused_reason == reason:
+        return False
+    task.paused_reason = reason
+    await append(session, task_id, EventType.TASK_PAUSED, {"reason": reason, **(data or {})})
+    return True
+
+
+async def resume(session: AsyncSession, task_id: str, *, only_reason: str | None = None) -> bool:
+    """Take the pause away. With ``only_reason``, only a pause for that reason. Returns whether there was one."""
+    task = await lock_task(session, task_id)
+    reason = task.paused_reason
+    if reason is None or TaskState(task.state) in TERMINAL or only_reason not in {None, reason}:
+        return False
+    task.paused_reason = None
+    await append(session, task_id, EventType.TASK_RESUMED, {"reason": reason})
+    return True

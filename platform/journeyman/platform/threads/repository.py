@@ -1,0 +1,104 @@
+"""Threads and their append-only messages."""
+
+import json
+from typing import Any
+
+import sqlalchemy as sa
+from sqlalchemy.dialects.postgresql import insert
+from sqlalchemy.ext.asyncio import AsyncSession
+
+from journeyman.platform.kit.errors import NotFound
+from journeyman.platform.kit.ids import derived_id, new_id
+from journeyman.platform.threads.models import Message, Thread, ToolCallRun
+
+
+def thread_id_for(task_id: str, role: str, subtask_id: str | None, revision: int, attempt: int) -> str:
+    """The same conversation always gets the same id, whoever opens it."""
+    return derived_id("thread", task_id, role, subtask_id, revision, attempt)
+
+
+def encode(body: dict[str, Any]) -> bytes:
+    """A message as bytes: sorted keys, no white space, ASCII only, so that the same message is the same bytes."""
+    return json.dumps(body, sort_keys=True, separators=(",", ":"), ensure_ascii=True).encode("ascii")
+
+
+async def get_thread(session: AsyncSession, thread_id: str) -> Thread:
+    thread = await session.get(Thread, thread_id)
+    if thread is None:
+        raise NotFound(f"There is no thread {thread_id}.")
+    return thread
+
+
+async def append_message(
+    session: AsyncSession, thread_id: str, step_key: str, body: dict[str, Any]
+) -> tuple[int, bool]:
+    """Append a message; returns its ``seq`` and whether it is new. The same step key is stored once."""
+    thread = await session.scalar(sa.select(Thread).where(Thread.id == thread_id).with_for_update())
+    if thread is None:
+        raise NotFound(f"There is no thread {thread_id}.")
+    existing = await session.scalar(sa.select(Message.seq).where(Message.step_key == step_key))
+    if existing is not None:
+        return existing, False
+    thread.last_seq += 1
+    session.add(
+        Message(
+            id=new_id("message"),
+            project_id=thread.project_id,
+            task_id=thread.task_id,
+            thread_id=thread_id,
+            seq=thread.last_seq,
+            step_key=step_key,
+            body=encode(body),
+        )
+    )
+    await session.flush()
+    return thread.last_seq, True
+
+
+async def bodies(session: AsyncSession, thread_id: str) -> list[dict[str, Any]]:
+    """All messages of the thread in wire form, in order."""
+    rows = await session.scalars(sa.select(Message.body).where(Message.thread_id == thread_id).order_by(Message.seq))
+    return [json.loads(body) for body in rows]
+
+
+async def find_message(session: AsyncSession, step_key: str) -> dict[str, Any] | None:
+    """The message stored under the step key, if the step was done before."""
+    body = await session.scalar(sa.select(Message.body).where(Message.step_key == step_key))
+    return None if body is None else json.loads(body)
+
+
+async def cursors(session: AsyncSession, task_id: str) -> dict[str, int]:
+    """The newest message of every thread of the task."""
+    rows = await session.execute(sa.select(Thread.id, Thread.last_seq).where(Thread.task_id == task_id))
+    return dict(rows.tuples().all())
+
+
+async def count_steps(session: AsyncSession, task_id: str) -> int:
+    """Model answers given in the whole task."""
+    return (
+        await session.scalar(
+            sa.select(sa.func.count())
+            .select_from(Message)
+            .where(Message.task_id == task_id, Message.step_key.like("%:answer"))
+        )
+        or 0
+    )
+
+
+async def begin_tool_call(session: AsyncSession, thread: Thread, step_key: str, sandbox_id: str) -> str | None:
+    """Note that the call starts in this sandbox; returns the sandbox of an earlier start, if there was one."""
+    inserted = await session.scalar(
+        insert(ToolCallRun)
+        .values(
+            step_key=step_key,
+            project_id=thread.project_id,
+            task_id=thread.task_id,
+            thread_id=thread.id,
+            sandbox_id=sandbox_id,
+        )
+        .on_conflict_do_nothing()
+        .returning(ToolCallRun.step_key)
+    )
+    if inserted is not None:
+        return None
+    return await session.scalar(sa.select(ToolCallRun.sandbox_id).where(ToolCallRun.step_key == step_key))

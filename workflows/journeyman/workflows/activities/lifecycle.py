@@ -1,0 +1,106 @@
+"""Activities that move a task and its subtasks on. They touch PostgreSQL alone."""
+
+from temporalio import activity
+
+from journeyman.agents.context import findings_note
+from journeyman.platform.events.log import append
+from journeyman.platform.events.types import EventType
+from journeyman.platform.kit.database import Database
+from journeyman.platform.plans import repository as plans
+from journeyman.platform.sandboxes.leases import Claim, Leases
+from journeyman.platform.tasks import lifecycle
+from journeyman.platform.tasks.contract import TaskState
+from journeyman.platform.threads import repository as threads
+from journeyman.workflows.types import (
+    Findings,
+    Finish,
+    Pause,
+    PlanGraph,
+    PlanNode,
+    RunSubtask,
+    StateChange,
+    SubtaskEnd,
+    TaskRef,
+)
+
+
+class LifecycleActivities:
+    def __init__(self, database: Database, leases: Leases) -> None:
+        self._database = database
+        self._leases = leases
+
+    @activity.defn
+    async def change_state(self, change: StateChange) -> None:
+        async with self._database.transaction() as session:
+            await lifecycle.transition(session, change.task.task_id, TaskState(change.state))
+
+    @activity.defn
+    async def pause_task(self, pause: Pause) -> None:
+        async with self._database.transaction() as session:
+            task_id = pause.task.task_id
+            detail = {"detail": pause.detail} if pause.detail else {}
+            if await lifecycle.pause(session, task_id, pause.reason, detail) and pause.reason == "budget":
+                await append(session, task_id, EventType.BUDGET_EXHAUSTED, detail)
+
+    @activity.defn
+    async def finish_task(self, finish: Finish) -> None:
+        failure = None
+        if finish.failure_code is not None:
+            failure = {
+                "code": finish.failure_code,
+                "message": finish.failure_message or "",
+                "retryable": finish.retryable,
+            }
+        async with self._database.transaction() as session:
+            await lifecycle.transition(
+                session, finish.task.task_id, TaskState(finish.state), failure=failure, verified=finish.verified
+            )
+
+    @activity.defn
+    async def release_sandboxes(self, task: TaskRef) -> None:
+        await self._leases.release_all(task.task_id)
+
+    @activity.defn
+    async def load_plan(self, wanted: RunSubtask) -> PlanGraph:
+        async with self._database.transaction() as session:
+            plan = await plans.get_plan(session, wanted.task.task_id, wanted.revision)
+        nodes = [PlanNode(id=subtask["id"], depends_on=subtask["depends_on"]) for subtask in plan.subtasks]
+        return PlanGraph(revision=plan.revision, subtasks=nodes)
+
+    @activity.defn
+    async def deliver_findings(self, findings: Findings) -> None:
+        """Put a review into the Coder's thread as a message."""
+        thread = findings.thread
+        async with self._database.transaction() as session:
+            await threads.append_message(
+                session,
+                thread.thread_id,
+                f"{thread.thread_id}:findings:{findings.round}",
+                findings_note(findings.round, findings.text),
+            )
+
+    @activity.defn
+    async def end_subtask(self, end: SubtaskEnd) -> None:
+        """Take approved work over as the task's head, or note why it was given up; then give its sandbox back."""
+        task_id = end.task.task_id
+        coder = threads.thread_id_for(task_id, "coder", end.subtask_id, end.revision, 1)
+        async with self._database.transaction() as session:
+            subtask = await plans.get_subtask(session, task_id, end.revision, end.subtask_id)
+            if subtask.state == "running":
+                thread = await threads.get_thread(session, coder)
+                if end.completed:
+                    task = await lifecycle.lock_task(session, task_id)
+                    task.head_snapshot = thread.snapshot
+                subtask.state = "completed" if end.completed else "failed"
+                subtask.snapshot = thread.snapshot
+                await append(
+                    session,
+                    task_id,
+                    EventType.SUBTASK_COMPLETED if end.completed else EventType.SUBTASK_FAILED,
+                    {"subtask_id": end.subtask_id, "rounds": subtask.rounds, "snapshot": thread.snapshot}
+                    | ({"problem": end.problem} if end.problem else {}),
+                    thread_id=coder,
+                    subtask_id=end.subtask_id,
+                    step_key=f"{coder}:end",
+                )
+        await self._leases.release(Claim(end.task.project_id, task_id, coder, coder, end.subtask_id))

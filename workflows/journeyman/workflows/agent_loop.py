@@ -1,0 +1,100 @@
+"""One conversation from opening to hand-over, as workflow code: model call, tool calls, next step."""
+
+from typing import Final, TypeVar
+
+from temporalio import workflow
+from temporalio.common import RetryPolicy
+from temporalio.exceptions import ActivityError, ApplicationError
+
+with workflow.unsafe.imports_passed_through():
+    from journeyman.platform.kit.names import Queue
+
+from journeyman.workflows import timing
+from journeyman.workflows.types import Pause, Step, StepOutcome, ThreadRef, Turn
+
+R = TypeVar("R")
+
+BUDGET_EXHAUSTED: Final = "budget_exhausted"
+
+
+class Control:
+    """Pause and resume, kept by each workflow and awaited between steps."""
+
+    def __init__(self) -> None:
+        self.paused_for: str | None = None
+
+    def pause(self, reason: str) -> None:
+        self.paused_for = reason
+
+    def resume(self) -> None:
+        self.paused_for = None
+
+    async def gate(self) -> None:
+        """Return as soon as the task is not paused."""
+        await workflow.wait_condition(lambda: self.paused_for is None)
+
+
+async def converse(control: Control, thread: ThreadRef, step: int) -> tuple[StepOutcome | None, int]:
+    """Run steps until the role hands over; None when it never does. Returns the number of the next step as well."""
+    idle = 0
+    tries = 0
+    last = step + timing.TURNS_PER_THREAD
+    while step < last and idle < timing.IDLE_TURNS:
+        await control.gate()
+        current = Step(thread=thread, number=step, tries=tries)
+        try:
+            await workflow.execute_activity(
+                "call_model",
+                current,
+                result_type=Turn,
+                task_queue=Queue.MODELS,
+                start_to_close_timeout=timing.LONG,
+                heartbeat_timeout=timing.HEARTBEAT_TIMEOUT,
+                retry_policy=timing.MODELS,
+                cancellation_type=workflow.ActivityCancellationType.WAIT_CANCELLATION_COMPLETED,
+            )
+        except ActivityError as error:
+            if not is_failure(error, BUDGET_EXHAUSTED):
+                raise
+            control.pause("budget")
+            detail = str(error.cause) if error.cause else None
+            await store("pause_task", Pause(task=thread.task, reason="budget", detail=detail))
+            tries += 1
+            continue
+        outcome = await in_sandbox("run_tools", current, StepOutcome)
+        step += 1
+        tries = 0
+        idle = idle + 1 if outcome.idle else 0
+        if outcome.submitted:
+            return outcome, step
+    return None, step
+
+
+def is_failure(error: ActivityError, code: str) -> bool:
+    """Whether the activity failed with this error code."""
+    return isinstance(error.cause, ApplicationError) and error.cause.type == code
+
+
+async def store(activity: str, argument: object, *, retry: RetryPolicy = timing.STORES) -> None:
+    """Run an activity that only writes to stores."""
+    await workflow.execute_activity(
+        activity,
+        argument,
+        task_queue=Queue.ORCHESTRATION,
+        start_to_close_timeout=timing.SHORT,
+        retry_policy=retry,
+    )
+
+
+async def in_sandbox(activity: str, argument: object, result: type[R]) -> R:
+    """Run an activity that works in a sandbox, watched by heartbeat."""
+    return await workflow.execute_activity(
+        activity,
+        argument,
+        result_type=result,
+        task_queue=Queue.SANDBOXES,
+        start_to_close_timeout=timing.LONG,
+        heartbeat_timeout=timing.HEARTBEAT_TIMEOUT,
+        retry_policy=timing.STORES,
+        cancellation_type=workflow.ActivityCancellationType.WAIT_CANCELLATION_COMPLETED,
+    )

@@ -1,0 +1,46 @@
+"""Timeouts and retry policies, with the reason for each number."""
+
+from datetime import timedelta
+from typing import Final
+
+from temporalio.common import RetryPolicy
+
+BEAT: Final = timedelta(seconds=0.5)
+"""How often an activity says that it lives, and so how soon it hears of a cancellation."""
+
+HEARTBEAT_TIMEOUT: Final = timedelta(seconds=2.5)
+"""Silence after which a worker counts as dead: with the retry's first interval, another takes over within 3 s."""
+
+HEARTBEAT_THROTTLE: Final = timedelta(seconds=0.4)
+"""Below one beat. The SDK's default sends at 0.8 of the timeout, up to 60 s, and cancellations wait as long."""
+
+SHORT: Final = timedelta(minutes=2)
+"""For activities that touch stores alone."""
+
+LONG: Final = timedelta(hours=24)
+"""For model calls and commands, which are watched by heartbeat."""
+
+STORES: Final = RetryPolicy(
+    initial_interval=timedelta(milliseconds=200), backoff_coefficient=2.0, maximum_interval=timedelta(seconds=5)
+)
+"""PostgreSQL, object store or sandbox host may be away for a while; the task waits for them as long as it takes."""
+
+MODELS: Final = RetryPolicy(
+    initial_interval=timedelta(milliseconds=500), backoff_coefficient=2.0, maximum_interval=timedelta(seconds=30)
+)
+"""Engines ask for longer waits themselves (Retry-After), which takes precedence."""
+
+MAX_UNEXPECTED_ATTEMPTS: Final = 5
+"""An error that nobody foresaw is tried this often, in case it passes; then the task ends as ``errored``."""
+
+TURNS_PER_THREAD: Final = 300
+"""Turns without a hand-over after which a conversation counts as stuck."""
+
+IDLE_TURNS: Final = 5
+"""Turns in a row that called no tool, each answered with a reminder, after which a conversation counts as stuck."""
+
+ROUNDS_PER_SUBTASK: Final = 3
+"""Reviews of one subtask; a third rejection means that the plan is wrong, not the work."""
+
+PLAN_REVISIONS: Final = 4
+"""Plans for one task; after the last one fails, the task has failed."""

@@ -1,0 +1,150 @@
+"""What passes between workflows and activities: references, counters and flags, never transcripts."""
+
+from pydantic import BaseModel
+
+
+class TaskRef(BaseModel):
+    task_id: str
+    project_id: str
+
+
+class StateChange(BaseModel):
+    """A move to a state that does not end the task."""
+
+    task: TaskRef
+    state: str
+
+
+class Finish(BaseModel):
+    """The end of a task. ``state`` is one of the terminal states."""
+
+    task: TaskRef
+    state: str
+    failure_code: str | None = None
+    failure_message: str | None = None
+    retryable: bool = False
+    verified: bool = False
+
+
+class Prepared(BaseModel):
+    """``problem`` is what the environment check found, when it found something."""
+
+    problem: str | None = None
+
+
+class OpenThread(BaseModel):
+    """Begin a conversation. ``round`` is 1 except for Reviewers; ``reason``: why a plan before this one was given up."""
+
+    task: TaskRef
+    role: str
+    revision: int
+    round: int = 1
+    subtask_id: str | None = None
+    reason: str | None = None
+
+
+class ThreadRef(BaseModel):
+    task: TaskRef
+    thread_id: str
+    role: str
+    revision: int
+    subtask_id: str | None = None
+
+
+class Step(BaseModel):
+    """One turn of a thread: a model call and the tool calls that it asks for. ``tries`` counts executions by the workflow."""
+
+    thread: ThreadRef
+    number: int
+    tries: int = 0
+
+    @property
+    def key(self) -> str:
+        """Names the step whatever run or attempt carries it out."""
+        return f"{self.thread.thread_id}:{self.number}"
+
+
+class Turn(BaseModel):
+    """What a model call came to."""
+
+    tool_calls: int
+    stop: str
+    prompt_tokens: int = 0
+    completion_tokens: int = 0
+
+
+class StepOutcome(BaseModel):
+    """What the tool calls of a step came to.
+
+    ``submitted``: the role handed over. ``verdict`` and ``findings`` are a Reviewer's. ``idle``: the turn called no tool.
+    """
+
+    submitted: bool = False
+    idle: bool = False
+    verdict: str | None = None
+    findings: str | None = None
+    snapshot: str | None = None
+
+
+class PlanGraph(BaseModel):
+    """The plan as far as the workflow needs it: ids and what each waits for, in plan order."""
+
+    revision: int
+    subtasks: list["PlanNode"]
+
+
+class PlanNode(BaseModel):
+    id: str
+    depends_on: list[str]
+
+
+class RunSubtask(BaseModel):
+    """Input of ``SubtaskWorkflow``."""
+
+    task: TaskRef
+    revision: int
+    subtask_id: str
+
+
+class SubtaskResult(BaseModel):
+    """``problem`` says why an unfinished subtask was given up."""
+
+    subtask_id: str
+    completed: bool
+    problem: str | None = None
+
+
+class Findings(BaseModel):
+    """A review that goes back into the Coder's thread as it is."""
+
+    thread: ThreadRef
+    round: int
+    text: str
+
+
+class SubtaskEnd(BaseModel):
+    task: TaskRef
+    revision: int
+    subtask_id: str
+    completed: bool
+    problem: str | None = None
+
+
+class Verify(BaseModel):
+    task: TaskRef
+    revision: int
+    attempt: int
+
+
+class Verification(BaseModel):
+    """``problem`` is the report on the commands that failed; ``verified``: the user gave commands, and all passed."""
+
+    passed: bool
+    verified: bool
+    problem: str | None = None
+
+
+class Pause(BaseModel):
+    task: TaskRef
+    reason: str
+    detail: str | None = None
