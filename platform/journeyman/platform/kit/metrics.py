@@ -1,0 +1,98 @@
+"""All Prometheus metrics of the platform, in one registry. Labels are few and bounded: never an id, a path or a text."""
+
+from typing import Final
+from wsgiref.simple_server import WSGIServer
+
+from prometheus_client import (
+    CONTENT_TYPE_LATEST,
+    CollectorRegistry,
+    Counter,
+    Gauge,
+    GCCollector,
+    Histogram,
+    ProcessCollector,
+    generate_latest,
+    start_http_server,
+)
+
+REGISTRY: Final = CollectorRegistry()
+ProcessCollector(registry=REGISTRY)
+GCCollector(registry=REGISTRY)
+
+_FAST: Final = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10)
+_SLOW: Final = (0.01, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300, 600, 1800)
+
+HTTP_DURATION: Final = Histogram(
+    "journeyman_http_request_duration_seconds",
+    "Time to the last byte of the answer; of an event stream, to its first.",
+    ["service", "method", "route", "status"],
+    buckets=_FAST,
+    registry=REGISTRY,
+)
+HTTP_IN_FLIGHT: Final = Gauge(
+    "journeyman_http_requests_in_flight",
+    "Requests being answered, event streams included.",
+    ["service"],
+    registry=REGISTRY,
+)
+EVENTS_APPENDED: Final = Counter(
+    "journeyman_events_appended_total", "Events written to task logs.", ["type"], registry=REGISTRY
+)
+TASK_TRANSITIONS: Final = Counter(
+    "journeyman_task_transitions_total", "Tasks that entered a state.", ["state"], registry=REGISTRY
+)
+TASKS: Final = Gauge("journeyman_tasks", "Tasks by state, as last counted.", ["state"], registry=REGISTRY)
+MODEL_CALLS: Final = Counter(
+    "journeyman_model_calls_total",
+    "Model calls by outcome: ok or an error code.",
+    ["model", "outcome"],
+    registry=REGISTRY,
+)
+MODEL_DURATION: Final = Histogram(
+    "journeyman_model_call_duration_seconds", "Request to last token.", ["model"], buckets=_SLOW, registry=REGISTRY
+)
+MODEL_FIRST_TOKEN: Final = Histogram(
+    "journeyman_model_first_token_seconds", "Request to first token.", ["model"], buckets=_SLOW, registry=REGISTRY
+)
+MODEL_TOKENS: Final = Counter(
+    "journeyman_model_tokens_total",
+    "Tokens as the engine counted them; direction is input, output or cached_input.",
+    ["model", "direction"],
+    registry=REGISTRY,
+)
+MODEL_COST_USD: Final = Counter("journeyman_model_cost_usd_total", "Settled cost.", ["model"], registry=REGISTRY)
+SANDBOX_LEASES: Final = Counter(
+    "journeyman_sandbox_leases_total", "Leases asked for, by outcome.", ["driver", "outcome"], registry=REGISTRY
+)
+SANDBOX_LEASE_DURATION: Final = Histogram(
+    "journeyman_sandbox_lease_duration_seconds", "Asked to ready.", ["driver"], buckets=_FAST, registry=REGISTRY
+)
+SANDBOXES: Final = Gauge("journeyman_sandboxes", "Sandboxes alive in this process.", ["driver"], registry=REGISTRY)
+SANDBOX_EXEC_DURATION: Final = Histogram(
+    "journeyman_sandbox_exec_duration_seconds", "Commands in sandboxes.", ["driver"], buckets=_SLOW, registry=REGISTRY
+)
+ACTIVITY_DURATION: Final = Histogram(
+    "journeyman_activity_duration_seconds",
+    "Activities by outcome: ok, cancelled or error.",
+    ["activity", "outcome"],
+    buckets=_SLOW,
+    registry=REGISTRY,
+)
+OUTBOX_PENDING: Final = Gauge("journeyman_outbox_pending", "Outbox rows not yet delivered.", registry=REGISTRY)
+OUTBOX_LAG: Final = Gauge(
+    "journeyman_outbox_lag_seconds", "Age of the oldest row not yet delivered.", registry=REGISTRY
+)
+
+
+def metrics_page() -> tuple[bytes, str]:
+    """Body and content type of ``GET /metrics``."""
+    return generate_latest(REGISTRY), CONTENT_TYPE_LATEST
+
+
+def start_metrics_server(port: int, host: str = "127.0.0.1") -> WSGIServer:
+    """Serve ``/metrics`` from a thread of its own; port 0 takes a free one (``server.server_port``).
+
+    Stop it with ``server.shutdown()``, then ``server.server_close()``.
+    """
+    server, _thread = start_http_server(port, addr=host, registry=REGISTRY)
+    return server
