@@ -84,6 +84,7 @@ def upgrade() -> None:
         sa.Column("task_id", sa.Text(), nullable=False),
         sa.Column("thread_id", sa.Text(), nullable=False),
         sa.Column("sandbox_id", sa.Text(), nullable=False),
+        sa.Column("effect", sa.Text(), nullable=True),
         sa.Column("started_at", sa.DateTime(timezone=True), server_default=sa.text("now()"), nullable=False),
         sa.PrimaryKeyConstraint("step_key", name=op.f("pk_tool_call_runs")),
     )
@@ -318,6 +319,7 @@ def upgrade() -> None:
         sa.Column("revision", sa.Integer(), nullable=False),
         sa.Column("base_snapshot", sa.Text(), nullable=True),
         sa.Column("snapshot", sa.Text(), nullable=True),
+        sa.Column("sandbox_id", sa.Text(), nullable=True),
         sa.Column("last_seq", sa.BigInteger(), nullable=False),
         sa.Column("created_at", sa.DateTime(timezone=True), server_default=sa.text("now()"), nullable=False),
         sa.ForeignKeyConstraint(["task_id"], ["tasks.id"], name=op.f("fk_threads_task_id")),

@@ -1,9 +1,9 @@
 """From a task's environment to the spec of its sandboxes."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-from journeyman.platform.sandboxes.port import Limits, SandboxSpec
+from journeyman.platform.sandboxes.port import ExecRequest, Limits, Sandbox, SandboxSpec
 
 LEASE_S = 1800.0
 """Seconds a sandbox lives without being used: a task that pauses longer gets a new one, made from its snapshot."""
@@ -28,3 +28,43 @@ def sandbox_spec(sandbox_id: str, environment: Mapping[str, Any], *, network: st
             disk_bytes=int(resources["disk_mb"]) * _MIB if resources.get("disk_mb") else defaults.disk_bytes,
         ),
     )
+
+
+SETUP_TIMEOUT_S = 1800.0
+
+
+class Furnishing:
+    """How a task's sandboxes are made: their spec, and the setup commands that each of them starts with.
+
+    Setup may leave things outside the workspace (in the home directory, say), which no snapshot holds; so it runs in
+    every new sandbox. Whatever it does to the workspace is undone by restoring the snapshot again: the first run, at
+    preparation, is the one whose changes stay.
+    """
+
+    def __init__(self, environment: Mapping[str, Any]) -> None:
+        self._environment = environment
+        self.setup: Sequence[str] = environment.get("setup") or ()
+
+    def spec(self, sandbox_id: str) -> SandboxSpec:
+        return sandbox_spec(sandbox_id, self._environment)
+
+    async def furnish(self, sandbox: Sandbox) -> bool:
+        """Run the setup commands; returns whether there were any. Their results were judged at preparation."""
+        for index, command in enumerate(self.setup):
+            await sandbox.run(ExecRequest(f"setup_{index}", command, timeout_s=SETUP_TIMEOUT_S))
+        return bool(self.setup)
+
+
+class BareFurnishing:
+    """A sandbox without the task's setup: for preparation, which judges the setup, and for fetching sources."""
+
+    def __init__(self, environment: Mapping[str, Any], *, network: str = "none") -> None:
+        self._environment = environment
+        self._network = network
+
+    def spec(self, sandbox_id: str) -> SandboxSpec:
+        return sandbox_spec(sandbox_id, self._environment, network=self._network)
+
+    async def furnish(self, sandbox: Sandbox) -> bool:
+        del sandbox
+        return False

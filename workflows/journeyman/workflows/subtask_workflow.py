@@ -57,7 +57,9 @@ class SubtaskWorkflow:
                 return None
             findings = review.findings or ""
             if round_ < timing.ROUNDS_PER_SUBTASK:
-                await store("deliver_findings", Findings(thread=coder, round=round_, text=findings))
+                await store(
+                    "deliver_findings", Findings(thread=coder, reviewer_thread_id=reviewer.thread_id, round=round_)
+                )
         return f"The Reviewer rejected the work {timing.ROUNDS_PER_SUBTASK} times. Its last findings:\n{findings}"
 
     @staticmethod

@@ -76,7 +76,8 @@ class Turn(BaseModel):
 class StepOutcome(BaseModel):
     """What the tool calls of a step came to.
 
-    ``submitted``: the role handed over. ``verdict`` and ``findings`` are a Reviewer's. ``idle``: the turn called no tool.
+    ``submitted``: the role handed over. ``verdict`` and ``findings`` (cut to a report) are a Reviewer's. ``idle``: the turn
+    called no tool.
     """
 
     submitted: bool = False
@@ -115,11 +116,11 @@ class SubtaskResult(BaseModel):
 
 
 class Findings(BaseModel):
-    """A review that goes back into the Coder's thread as it is."""
+    """A review that goes back into the Coder's thread (``thread``) as it is."""
 
     thread: ThreadRef
+    reviewer_thread_id: str
     round: int
-    text: str
 
 
 class SubtaskEnd(BaseModel):

@@ -7,6 +7,7 @@ from journeyman.platform.artifacts.models import Artifact
 from journeyman.platform.events.log import append
 from journeyman.platform.events.types import EventType
 from journeyman.platform.kit.ids import derived_id
+from journeyman.platform.kit.object_store import ObjectStore, blob_key
 
 
 async def add(
@@ -51,3 +52,8 @@ async def add(
 
 async def find(session: AsyncSession, task_id: str, artifact_id: str) -> Artifact | None:
     return await session.scalar(sa.select(Artifact).where(Artifact.id == artifact_id, Artifact.task_id == task_id))
+
+
+async def content(store: ObjectStore, artifact: Artifact) -> bytes:
+    """The artifact's bytes."""
+    return await store.get(blob_key(artifact.project_id, artifact.digest))

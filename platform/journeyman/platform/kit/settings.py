@@ -68,8 +68,6 @@ class Settings(BaseSettings):
 
     worker_roles: str = "orchestration,models,sandboxes,deliveries"
     worker_metrics_port: int = 0
-    sticky_queue_timeout_s: float = 1.5
-    """How long Temporal waits for the worker that last held a workflow; bounds takeover (measured: 2.1 s at 2 s)."""
 
     otlp_endpoint: str | None = None
     log_level: str = "INFO"

@@ -1,8 +1,8 @@
 """Who holds which sandbox: leases in the database over machines that may vanish at any time."""
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from decimal import Decimal
+from typing import Protocol
 
 import sqlalchemy as sa
 from sqlalchemy.exc import IntegrityError
@@ -16,7 +16,8 @@ from journeyman.platform.kit.clock import now
 from journeyman.platform.kit.database import Database
 from journeyman.platform.kit.ids import new_id
 from journeyman.platform.sandboxes.models import SandboxLease
-from journeyman.platform.sandboxes.port import Sandbox, SandboxDriver, SandboxLost, SandboxSpec
+from journeyman.platform.sandboxes.errors import SandboxLost
+from journeyman.platform.sandboxes.port import Sandbox, SandboxDriver, SandboxSpec
 
 
 @dataclass(frozen=True)
@@ -39,8 +40,14 @@ class Held:
     lost_id: str | None = None
 
 
-SpecFactory = Callable[[str], SandboxSpec]
-"""Makes the spec for a given sandbox id."""
+class Furnishing(Protocol):
+    """How the sandboxes of a claim are made."""
+
+    def spec(self, sandbox_id: str) -> SandboxSpec: ...
+
+    async def furnish(self, sandbox: Sandbox) -> bool:
+        """Make a new sandbox ready, with its snapshot in it; returns whether that may have changed the workspace."""
+        ...
 
 
 class Leases:
@@ -51,7 +58,7 @@ class Leases:
         self._driver = driver
         self._snapshots = snapshots
 
-    async def acquire(self, claim: Claim, snapshot: str | None, spec: SpecFactory) -> Held:
+    async def acquire(self, claim: Claim, snapshot: str | None, furnishing: Furnishing) -> Held:
         """The claim's sandbox; a new one with ``snapshot`` restored into it when there is none or it was lost.
 
         Every new lease is an event: ``sandbox.leased`` for the first, ``sandbox.replaced`` for one that follows a loss.
@@ -63,16 +70,18 @@ class Leases:
                 return Held(await self._driver.connect(lease.id), fresh=False)
             except SandboxLost:
                 await self._driver.release(lease.id)
-        sandbox = await self._driver.lease(spec(new_id("sandbox")))
+        sandbox = await self._driver.lease(furnishing.spec(new_id("sandbox")))
         try:
             if snapshot is not None:
                 await self._snapshots.restore(sandbox, claim.project_id, snapshot)
+                if await furnishing.furnish(sandbox):
+                    await self._snapshots.restore(sandbox, claim.project_id, snapshot)
             async with self._database.transaction() as session:
                 lost_id = await self._record(session, claim, sandbox.id, snapshot, lease.id if lease else None)
         except IntegrityError:
             # Another worker was faster: its sandbox is the one.
             await self._driver.release(sandbox.id)
-            return await self.acquire(claim, snapshot, spec)
+            return await self.acquire(claim, snapshot, furnishing)
         except BaseException:
             await self._driver.release(sandbox.id)
             raise

@@ -23,6 +23,8 @@ class Thread(Base):
     """What its first sandbox was made from."""
     snapshot: Mapped[str | None]
     """The newest state of its workspace: what a lost sandbox is restored from."""
+    sandbox_id: Mapped[str | None]
+    """The sandbox that the agent believes it works in: another one is announced with the next tool result."""
     last_seq: Mapped[int]
     created_at: Mapped[datetime] = mapped_column(server_default=sa.func.now())
 
@@ -54,4 +56,6 @@ class ToolCallRun(Base):
     task_id: Mapped[str]
     thread_id: Mapped[str]
     sandbox_id: Mapped[str]
+    effect: Mapped[str | None]
+    """SHA-256 of what the call was about to write, for calls that must not be applied twice."""
     started_at: Mapped[datetime] = mapped_column(server_default=sa.func.now())

@@ -85,8 +85,10 @@ async def count_steps(session: AsyncSession, task_id: str) -> int:
     )
 
 
-async def begin_tool_call(session: AsyncSession, thread: Thread, step_key: str, sandbox_id: str) -> str | None:
-    """Note that the call starts in this sandbox; returns the sandbox of an earlier start, if there was one."""
+async def begin_tool_call(
+    session: AsyncSession, thread: Thread, step_key: str, sandbox_id: str
+) -> tuple[str, str | None] | None:
+    """Note that the call starts in this sandbox; of an earlier start, returns its sandbox and its noted effect."""
     inserted = await session.scalar(
         insert(ToolCallRun)
         .values(
@@ -101,4 +103,15 @@ async def begin_tool_call(session: AsyncSession, thread: Thread, step_key: str, 
     )
     if inserted is not None:
         return None
-    return await session.scalar(sa.select(ToolCallRun.sandbox_id).where(ToolCallRun.step_key == step_key))
+    earlier = await session.get_one(ToolCallRun, step_key)
+    return earlier.sandbox_id, earlier.effect
+
+
+async def note_effect(session: AsyncSession, step_key: str, digest: str) -> None:
+    """Note what the call is about to write, before it does."""
+    await session.execute(sa.update(ToolCallRun).where(ToolCallRun.step_key == step_key).values(effect=digest))
+
+
+async def note_sandbox(session: AsyncSession, thread_id: str, sandbox_id: str) -> None:
+    """The agent now knows that it works in this sandbox."""
+    await session.execute(sa.update(Thread).where(Thread.id == thread_id).values(sandbox_id=sandbox_id))

@@ -1,8 +1,7 @@
-"""Activities that move a task and its subtasks on. They touch PostgreSQL alone."""
+"""Activities that move a task and its subtasks on."""
 
 from temporalio import activity
 
-from journeyman.agents.context import findings_note
 from journeyman.platform.events.log import append
 from journeyman.platform.events.types import EventType
 from journeyman.platform.kit.database import Database
@@ -12,7 +11,6 @@ from journeyman.platform.tasks import lifecycle
 from journeyman.platform.tasks.contract import TaskState
 from journeyman.platform.threads import repository as threads
 from journeyman.workflows.types import (
-    Findings,
     Finish,
     Pause,
     PlanGraph,
@@ -66,18 +64,6 @@ class LifecycleActivities:
             plan = await plans.get_plan(session, wanted.task.task_id, wanted.revision)
         nodes = [PlanNode(id=subtask["id"], depends_on=subtask["depends_on"]) for subtask in plan.subtasks]
         return PlanGraph(revision=plan.revision, subtasks=nodes)
-
-    @activity.defn
-    async def deliver_findings(self, findings: Findings) -> None:
-        """Put a review into the Coder's thread as a message."""
-        thread = findings.thread
-        async with self._database.transaction() as session:
-            await threads.append_message(
-                session,
-                thread.thread_id,
-                f"{thread.thread_id}:findings:{findings.round}",
-                findings_note(findings.round, findings.text),
-            )
 
     @activity.defn
     async def end_subtask(self, end: SubtaskEnd) -> None:

@@ -1,0 +1,29 @@
+"""``journeyman worker``: the only command that needs the workflows, which this package may not import by name."""
+
+import asyncio
+import signal
+from importlib import import_module
+
+from journeyman.platform.kit import metrics, telemetry
+from journeyman.platform.kit.settings import Settings
+
+
+def run_worker(settings: Settings) -> None:
+    """Run a worker until SIGTERM or SIGINT, then drain."""
+    started = telemetry.setup("worker", settings)
+    if settings.worker_metrics_port:
+        metrics.start_metrics_server(settings.worker_metrics_port)
+    # The platform may not depend on the workflows; this process is where both are put together.
+    worker = import_module("journeyman.workflows.worker")
+
+    async def main() -> None:
+        stop = asyncio.Event()
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, stop.set)
+        await worker.run(settings, stop)
+
+    try:
+        asyncio.run(main())
+    finally:
+        started.shutdown()

@@ -1,0 +1,252 @@
+"""Carrying out one tool call in a sandbox. Whatever goes wrong inside becomes text for the agent, never an exception."""
+
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+from typing import Any, Final, Protocol
+
+from journeyman.agents import arguments
+from journeyman.agents.output import DEFAULT_LIMIT, cut_output, output_range, readable
+from journeyman.agents.tools import ParsedCall
+from journeyman.platform.kit.errors import JourneymanError
+from journeyman.platform.kit.object_store import digest_of
+from journeyman.platform.sandboxes.errors import SandboxLost, TooManyCommands
+from journeyman.platform.sandboxes.port import ExecRequest, ExecResult, FileInfo, Sandbox
+
+WORKSPACE: Final = "/workspace"
+MAX_EDIT_BYTES: Final = 8 * 1024 * 1024
+OUTPUT_LIMIT: Final = 8 * 1024 * 1024
+"""Bytes of a command's output that are kept; of more, the middle is left out by the sandbox."""
+
+
+@dataclass
+class ToolResult:
+    """What a call came to.
+
+    ``text`` is what the agent reads; ``data`` holds facts for the event; ``output`` are bytes to be kept in full when the
+    text shows only a part of them.
+    """
+
+    text: str
+    data: dict[str, Any] = field(default_factory=dict)
+    output: bytes | None = None
+    ok: bool = True
+
+
+FetchOutput = Callable[[str], Awaitable[bytes | None]]
+"""Finds the kept output with this id among the task's own."""
+
+
+class Effects(Protocol):
+    """What an earlier attempt at this call was about to write, and the note of what this one is."""
+
+    @property
+    def earlier(self) -> str | None: ...
+
+    async def note(self, digest: str) -> None: ...
+
+
+Recall = Callable[[str], Awaitable[str]]
+Remember = Callable[[str], Awaitable[str]]
+
+
+class ToolRunner:
+    """One call at a time. ``exec_id`` and ``output_id`` are the same for every attempt at the same call."""
+
+    def __init__(
+        self,
+        sandbox: Sandbox,
+        *,
+        exec_id: str,
+        output_id: str,
+        effects: Effects,
+        fetch_output: FetchOutput,
+        recall: Recall,
+        remember: Remember,
+    ) -> None:
+        self._sandbox = sandbox
+        self._exec_id = exec_id
+        self._output_id = output_id
+        self._effects = effects
+        self._fetch_output = fetch_output
+        self._recall = recall
+        self._remember = remember
+
+    async def run(self, call: ParsedCall) -> ToolResult:
+        """Raises only :class:`SandboxLost`, which the caller handles, and errors of the platform's own stores."""
+        try:
+            return await self._dispatch(call.arguments)
+        except SandboxLost:
+            raise
+        except JourneymanError as error:
+            if error.retryable and not isinstance(error, TooManyCommands):
+                raise
+            return ToolResult(f"Error: {error.message}", {"error": error.code}, ok=False)
+
+    async def _dispatch(self, given: object) -> ToolResult:
+        match given:
+            case arguments.Shell():
+                return await self._shell(given)
+            case arguments.ReadFile():
+                return await self._read_file(given)
+            case arguments.WriteFile():
+                return await self._write_file(given)
+            case arguments.EditFile():
+                return await self._edit_file(given)
+            case arguments.Search():
+                return await self._search(given)
+            case arguments.ListFiles():
+                return await self._list_files(given)
+            case arguments.ReadOutput():
+                return await self._read_output(given)
+            case arguments.Recall():
+                return ToolResult(await self._recall(given.query))
+            case arguments.Remember():
+                return ToolResult(await self._remember(given.text))
+            case _:
+                raise TypeError(f"no tool takes {type(given).__name__}")
+
+    async def _shell(self, given: arguments.Shell) -> ToolResult:
+        background = bool(given.background)
+        result = await self._sandbox.run(
+            ExecRequest(
+                exec_id=self._exec_id,
+                command=given.command,
+                cwd=WORKSPACE,
+                timeout_s=float(given.timeout_s or arguments.DEFAULT_TIMEOUT_S),
+                background=background,
+                output_limit=OUTPUT_LIMIT,
+            )
+        )
+        status = _status(result, given)
+        shown = cut_output(result.output, self._output_id)
+        data = {
+            "exit_code": result.exit_code,
+            "signal": result.signal,
+            "timed_out": result.timed_out,
+            "oom_killed": result.oom_killed,
+            "duration_s": round(result.duration_s, 4),
+            "output_bytes": result.total_bytes,
+            "running": result.running,
+            "reattached": result.reattached,
+        }
+        if result.running:
+            status += f' It goes on in the background; read its output with read_output: output_id "{self._exec_id}".'
+        text = f"{shown.text}\n{status}" if shown.text else status
+        return ToolResult(
+            text,
+            data,
+            output=result.output if shown.truncated else None,
+            ok=result.exit_code == 0 or result.running,
+        )
+
+    async def _read_file(self, given: arguments.ReadFile) -> ToolResult:
+        content = await self._sandbox.read_file(absolute(given.path), length=MAX_EDIT_BYTES + 1)
+        if len(content) > MAX_EDIT_BYTES:
+            return ToolResult(
+                f"Error: {given.path} is larger than {MAX_EDIT_BYTES // 1024 // 1024} MiB. Look at parts of it with "
+                "shell (head, sed -n, grep).",
+                ok=False,
+            )
+        lines = readable(content).splitlines()
+        first = given.start_line or 1
+        last = min(given.end_line or len(lines), len(lines))
+        if not lines:
+            return ToolResult(f"[{given.path} is empty]")
+        if first > len(lines):
+            return ToolResult(f"Error: {given.path} has {len(lines)} lines; there is no line {first}.", ok=False)
+        width = len(str(last))
+        text = "\n".join(f"{number:>{width}}\t{lines[number - 1]}" for number in range(first, last + 1))
+        if last < len(lines) or first > 1:
+            text = f"[lines {first} to {last} of {len(lines)}]\n{text}"
+        encoded = text.encode("utf-8", "backslashreplace")
+        shown = cut_output(encoded, self._output_id)
+        return ToolResult(shown.text, {"lines": len(lines)}, output=encoded if shown.truncated else None)
+
+    async def _write_file(self, given: arguments.WriteFile) -> ToolResult:
+        data = given.content.encode()
+        await self._sandbox.write_file(absolute(given.path), data)
+        return ToolResult(f"Wrote {len(data):,} bytes to {given.path}.", {"bytes": len(data)})
+
+    async def _edit_file(self, given: arguments.EditFile) -> ToolResult:
+        path = absolute(given.path)
+        content = await self._sandbox.read_file(path, length=MAX_EDIT_BYTES + 1)
+        if len(content) > MAX_EDIT_BYTES:
+            return ToolResult(f"Error: {given.path} is too large to edit; nothing was changed. Use shell.", ok=False)
+        old, new = given.old.encode(), given.new.encode()
+        count = content.count(old)
+        if self._effects.earlier == digest_of(content):
+            # An attempt that died before its result was stored has written this already.
+            return ToolResult(f"Edited {given.path}.")
+        if count == 0:
+            return ToolResult(
+                f"Error: `old` does not occur in {given.path}; nothing was changed. Read the file again and copy the "
+                "text exactly, white space included.",
+                {"occurrences": 0},
+                ok=False,
+            )
+        if count > 1 and not given.replace_all:
+            return ToolResult(
+                f"Error: `old` occurs {count} times in {given.path}; nothing was changed. Give more of the lines around "
+                "it, or set replace_all.",
+                {"occurrences": count},
+                ok=False,
+            )
+        changed = content.replace(old, new)
+        await self._effects.note(digest_of(changed))
+        await self._sandbox.write_file(path, changed)
+        places = "1 place" if count == 1 else f"{count} places"
+        return ToolResult(f"Edited {given.path} in {places}.", {"occurrences": count})
+
+    async def _search(self, given: arguments.Search) -> ToolResult:
+        hits = await self._sandbox.search(given.pattern, absolute(given.path or WORKSPACE), given.glob)
+        if not hits:
+            return ToolResult("No matches.", {"matches": 0})
+        text = "\n".join(f"{hit.path}:{hit.line}: {hit.text}" for hit in hits)
+        encoded = text.encode("utf-8", "backslashreplace")
+        shown = cut_output(encoded, self._output_id)
+        return ToolResult(shown.text, {"matches": len(hits)}, output=encoded if shown.truncated else None)
+
+    async def _list_files(self, given: arguments.ListFiles) -> ToolResult:
+        entries = await self._sandbox.list_files(absolute(given.path or WORKSPACE), depth=given.depth or 2)
+        if not entries:
+            return ToolResult("[empty]", {"entries": 0})
+        text = "\n".join(_entry_line(entry) for entry in entries)
+        encoded = text.encode("utf-8", "backslashreplace")
+        shown = cut_output(encoded, self._output_id)
+        return ToolResult(shown.text, {"entries": len(entries)}, output=encoded if shown.truncated else None)
+
+    async def _read_output(self, given: arguments.ReadOutput) -> ToolResult:
+        kept = await self._fetch_output(given.output_id)
+        if kept is None:
+            try:
+                kept = (await self._sandbox.poll(given.output_id)).output
+            except SandboxLost:
+                raise
+            except JourneymanError:
+                return ToolResult(f"Error: there is no output {given.output_id!r} in this task.", ok=False)
+        end = min(given.end, given.start + DEFAULT_LIMIT)
+        return ToolResult(output_range(kept[given.start : end], given.start, len(kept)))
+
+
+def _entry_line(entry: FileInfo) -> str:
+    if entry.kind == "directory":
+        return f"{entry.path}/"
+    return f"{entry.path}  ({entry.size:,} bytes)" if entry.kind == "file" else f"{entry.path}  ({entry.kind})"
+
+
+def absolute(path: str) -> str:
+    """Paths are absolute, or relative to the workspace."""
+    return path if path.startswith("/") else f"{WORKSPACE}/{path}"
+
+
+def _status(result: ExecResult, given: arguments.Shell) -> str:
+    if result.running:
+        return "[started]"
+    if result.timed_out:
+        limit = given.timeout_s or arguments.DEFAULT_TIMEOUT_S
+        return f"[timed out after {limit} s: the command and all its children were killed]"
+    if result.oom_killed:
+        return "[killed: the sandbox ran out of memory]"
+    if result.signal is not None:
+        return f"[killed by signal {result.signal}]"
+    return f"[exit code {result.exit_code}]"

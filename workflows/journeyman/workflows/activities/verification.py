@@ -1,0 +1,144 @@
+"""The platform's own run of the acceptance commands, in a clean sandbox made from the final snapshot."""
+
+from decimal import Decimal
+from typing import Final
+
+import sqlalchemy as sa
+from temporalio import activity
+
+from journeyman.agents.output import cut_text, readable
+from journeyman.platform.artifacts import repository as artifacts
+from journeyman.platform.artifacts.models import Receipt
+from journeyman.platform.checkpoints.snapshots import SnapshotStore
+from journeyman.platform.events.log import append
+from journeyman.platform.events.types import EventType
+from journeyman.platform.kit.database import Database
+from journeyman.platform.kit.ids import derived_id
+from journeyman.platform.kit.object_store import ObjectStore, put_blob
+from journeyman.platform.plans import repository as plans
+from journeyman.platform.sandboxes.leases import Claim, Leases
+from journeyman.platform.sandboxes.port import ExecRequest, ExecResult, Sandbox
+from journeyman.platform.tasks.lifecycle import lock_task
+from journeyman.platform.tasks.models import Task
+from journeyman.workflows.environment import Furnishing
+from journeyman.workflows.heartbeat import beating
+from journeyman.workflows.types import Verification, Verify
+
+ACCEPTANCE_TIMEOUT_S: Final = 1800.0
+REPORT_LIMIT: Final = 6000
+
+
+class VerificationActivities:
+    def __init__(self, database: Database, store: ObjectStore, leases: Leases, snapshots: SnapshotStore) -> None:
+        self._database = database
+        self._store = store
+        self._leases = leases
+        self._snapshots = snapshots
+
+    @activity.defn
+    @beating
+    async def verify(self, wanted: Verify) -> Verification:
+        """Run each command of the user and of the plan once per attempt; every run leaves a receipt.
+
+        Each command starts from the snapshot itself, whatever the one before it did to the files.
+        """
+        async with self._database.transaction() as session:
+            task = await session.get_one(Task, wanted.task.task_id)
+            plan = await plans.get_plan(session, task.id, wanted.revision)
+        commands = list(dict.fromkeys([*task.acceptance, *plan.acceptance]))
+        assert task.head_snapshot is not None
+        if not commands:
+            return Verification(passed=True, verified=False)
+        claim = Claim(task.project_id, task.id, f"verify:{wanted.attempt}")
+        furnishing = Furnishing(task.environment)
+        sandbox = (await self._leases.acquire(claim, task.head_snapshot, furnishing)).sandbox
+        problems: list[str] = []
+        for position, command in enumerate(commands):
+            receipt = await self._receipt(wanted, position)
+            if receipt is None:
+                await self._snapshots.restore(sandbox, task.project_id, task.head_snapshot)
+                result = await self._run(sandbox, wanted, position, command)
+                receipt = await self._record(task, wanted, position, command, result)
+            if not receipt.passed:
+                problems.append(await self._describe(task, receipt))
+        await self._leases.release(claim)
+        return Verification(
+            passed=not problems,
+            verified=not problems and bool(task.acceptance),
+            problem=cut_text("\n\n".join(problems), REPORT_LIMIT) if problems else None,
+        )
+
+    async def _receipt(self, wanted: Verify, position: int) -> Receipt | None:
+        async with self._database.transaction() as session:
+            return await session.scalar(
+                sa.select(Receipt).where(
+                    Receipt.task_id == wanted.task.task_id,
+                    Receipt.attempt == wanted.attempt,
+                    Receipt.position == position,
+                )
+            )
+
+    @staticmethod
+    async def _run(sandbox: Sandbox, wanted: Verify, position: int, command: str) -> ExecResult:
+        exec_id = derived_id("command", wanted.task.task_id, sandbox.id, "acceptance", wanted.attempt, position)
+        return await sandbox.run(
+            ExecRequest(exec_id, command, timeout_s=ACCEPTANCE_TIMEOUT_S, output_limit=8 * 1024 * 1024)
+        )
+
+    async def _record(self, task: Task, wanted: Verify, position: int, command: str, result: ExecResult) -> Receipt:
+        digest = await put_blob(self._store, task.project_id, result.output)
+        key = f"acceptance:{wanted.attempt}:{position}"
+        passed = result.exit_code == 0
+        async with self._database.transaction() as session:
+            await lock_task(session, task.id)
+            output_id = await artifacts.add(
+                session,
+                project_id=task.project_id,
+                task_id=task.id,
+                kind="log",
+                name=f"acceptance-{wanted.attempt}-{position + 1}.log",
+                media_type="text/plain",
+                size=len(result.output),
+                digest=digest,
+                key=key,
+            )
+            receipt = Receipt(
+                id=derived_id("receipt", task.id, key),
+                project_id=task.project_id,
+                task_id=task.id,
+                attempt=wanted.attempt,
+                position=position,
+                command=command,
+                snapshot=task.head_snapshot or "",
+                exit_code=result.exit_code,
+                passed=passed,
+                output_artifact_id=output_id,
+                duration_s=Decimal(str(round(result.duration_s, 3))),
+            )
+            session.add(receipt)
+            await append(
+                session,
+                task.id,
+                EventType.ACCEPTANCE_PASSED if passed else EventType.ACCEPTANCE_FAILED,
+                {
+                    "receipt_id": receipt.id,
+                    "command": command,
+                    "exit_code": result.exit_code,
+                    "timed_out": result.timed_out,
+                    "by": "user" if command in task.acceptance else "plan",
+                    "output": cut_text(readable(result.output), 4000),
+                    "output_artifact_id": output_id,
+                    "duration_s": round(result.duration_s, 3),
+                    "snapshot": task.head_snapshot,
+                },
+                step_key=f"{task.id}:{key}",
+            )
+        return receipt
+
+    async def _describe(self, task: Task, receipt: Receipt) -> str:
+        async with self._database.transaction() as session:
+            artifact = await artifacts.find(session, task.id, receipt.output_artifact_id)
+        assert artifact is not None
+        output = await artifacts.content(self._store, artifact)
+        end = "a signal or its time limit" if receipt.exit_code is None else f"exit code {receipt.exit_code}"
+        return f"Acceptance command `{receipt.command}` ended with {end}:\n{cut_text(readable(output), 3000)}"

@@ -1,0 +1,71 @@
+"""A thread's sandbox while one batch of tool calls runs in it."""
+
+from dataclasses import dataclass
+
+import sqlalchemy as sa
+
+from journeyman.platform.checkpoints import repository as checkpoints
+from journeyman.platform.checkpoints.snapshots import Snapshot, SnapshotStore
+from journeyman.platform.kit.database import Database
+from journeyman.platform.sandboxes.leases import Claim, Leases
+from journeyman.platform.sandboxes.port import Sandbox
+from journeyman.platform.tasks.models import Task
+from journeyman.platform.threads.models import Thread
+from journeyman.workflows.environment import Furnishing
+from journeyman.workflows.types import ThreadRef
+
+
+@dataclass(frozen=True)
+class Workplace:
+    """A thread's sandbox."""
+
+    sandbox: Sandbox
+    thread: Thread
+
+    @property
+    def replaced(self) -> bool:
+        """Whether it stands in for one that the agent believes it still has. True until a result has told the agent."""
+        return self.thread.sandbox_id not in {None, self.sandbox.id}
+
+
+class Workplaces:
+    """Finds or makes the sandbox of a thread, and takes snapshots of it."""
+
+    def __init__(self, database: Database, leases: Leases, snapshots: SnapshotStore) -> None:
+        self._database = database
+        self._leases = leases
+        self._snapshots = snapshots
+
+    async def enter(self, ref: ThreadRef) -> Workplace:
+        """The thread's sandbox with its newest snapshot in it."""
+        async with self._database.transaction() as session:
+            thread = await session.get_one(Thread, ref.thread_id)
+            task = await session.get_one(Task, ref.task.task_id)
+        held = await self._leases.acquire(claim_of(ref), thread.snapshot, Furnishing(task.environment))
+        return Workplace(held.sandbox, thread)
+
+    async def capture(self, workplace: Workplace) -> Snapshot:
+        """Snapshot the workspace against the thread's newest one; an unchanged one costs nothing and keeps its digest."""
+        thread = workplace.thread
+        snapshot = await self._snapshots.capture(workplace.sandbox, thread.project_id, thread.snapshot)
+        if snapshot.changed:
+            async with self._database.transaction() as session:
+                await checkpoints.note_snapshot(
+                    session, thread.project_id, snapshot.digest, snapshot.files, snapshot.bytes
+                )
+                await session.execute(sa.update(Thread).where(Thread.id == thread.id).values(snapshot=snapshot.digest))
+        return snapshot
+
+    async def leave(self, ref: ThreadRef) -> None:
+        """Give the thread's sandbox back."""
+        await self._leases.release(claim_of(ref))
+
+
+def claim_of(ref: ThreadRef) -> Claim:
+    return Claim(
+        project_id=ref.task.project_id,
+        task_id=ref.task.task_id,
+        purpose=ref.thread_id,
+        thread_id=ref.thread_id,
+        subtask_id=ref.subtask_id,
+    )

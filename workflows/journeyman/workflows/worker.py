@@ -1,0 +1,186 @@
+"""A worker process: builds its resources, polls the queues of its roles, and drains before it ends."""
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any, Final
+
+from temporalio.client import Client
+from temporalio.worker import Worker
+from temporalio.worker.workflow_sandbox import SandboxedWorkflowRunner, SandboxRestrictions
+
+from journeyman.platform.checkpoints.snapshots import SnapshotStore
+from journeyman.platform.inference.client import OpenAIModelEngine
+from journeyman.platform.inference.port import ModelEngine
+from journeyman.platform.kit import telemetry
+from journeyman.platform.kit.database import Database, create_engine
+from journeyman.platform.kit.names import Queue
+from journeyman.platform.kit.object_store import ObjectStore
+from journeyman.platform.kit.s3 import S3ObjectStore
+from journeyman.platform.kit.settings import Settings
+from journeyman.platform.kit.temporal import connect
+from journeyman.platform.memory.embedder import OpenAIEmbedder
+from journeyman.platform.memory.qdrant import QdrantVectorMemory
+from journeyman.platform.memory.service import MemoryService
+from journeyman.platform.sandboxes.leases import Leases
+from journeyman.platform.sandboxes.local import LocalSandboxDriver
+from journeyman.platform.sandboxes.port import SandboxDriver
+from journeyman.workflows import timing
+from journeyman.workflows.activities.conversation import ConversationActivities
+from journeyman.workflows.activities.handover import HandoverActivities
+from journeyman.workflows.activities.lifecycle import LifecycleActivities
+from journeyman.workflows.activities.models import ModelActivities
+from journeyman.workflows.activities.preparation import PreparationActivities
+from journeyman.workflows.activities.tools import ToolActivities
+from journeyman.workflows.activities.verification import VerificationActivities
+from journeyman.workflows.activities.workplace import Workplaces
+from journeyman.workflows.failures import FailureInterceptor
+from journeyman.workflows.subtask_workflow import SubtaskWorkflow
+from journeyman.workflows.task_workflow import TaskWorkflow
+
+logger = logging.getLogger(__name__)
+
+MEMORY_COLLECTION: Final = "journeyman_memories"
+
+DRAIN: Final = timedelta(seconds=20)
+"""How long activities may finish after SIGTERM; what is not done then goes on elsewhere."""
+
+CACHED_WORKFLOWS: Final = 500
+"""Workflows kept in memory, about 80 KiB each (measured, sandboxed)."""
+
+SLOTS: Final = {Queue.ORCHESTRATION: 64, Queue.MODELS: 100, Queue.SANDBOXES: 24, Queue.DELIVERIES: 16}
+"""Activities at once in one process. Model calls mostly wait; sandboxes take the machine's memory."""
+
+
+@dataclass(frozen=True)
+class Resources:
+    """What activities work with. Tests put their own engine or driver in."""
+
+    database: Database
+    store: ObjectStore
+    driver: SandboxDriver
+    engine: ModelEngine
+    memory: MemoryService
+    model_idle_timeout_s: float
+    allow_private_git: bool
+
+
+@asynccontextmanager
+async def open_resources(settings: Settings) -> AsyncIterator[Resources]:
+    """The production resources of a worker, closed at the end of the block."""
+    database = Database(
+        create_engine(
+            settings.database_url, pool_size=settings.database_pool_size, application_name="journeyman-worker"
+        )
+    )
+    embedder = OpenAIEmbedder(
+        f"{settings.gateway_url.rstrip('/')}/v1",
+        settings.internal_secret.get_secret_value(),
+        settings.embedding_model,
+    )
+    vectors = QdrantVectorMemory(settings.qdrant_url, MEMORY_COLLECTION, settings.embedding_dimensions)
+    driver = LocalSandboxDriver(settings.sandbox_dir, allow_unenforced_limits=settings.sandbox_allow_unenforced_limits)
+    engine = OpenAIModelEngine.from_settings(settings)
+    async with AsyncExitStack() as stack:
+        stack.push_async_callback(database.close)
+        stack.push_async_callback(driver.close)
+        stack.push_async_callback(engine.close)
+        stack.push_async_callback(vectors.close)
+        stack.push_async_callback(embedder.close)
+        yield Resources(
+            database=database,
+            store=S3ObjectStore.from_settings(settings),
+            driver=driver,
+            engine=engine,
+            memory=MemoryService(database, vectors, embedder),
+            model_idle_timeout_s=settings.model_timeout_s,
+            allow_private_git=settings.git_allow_private_addresses,
+        )
+
+
+def activities_by_queue(resources: Resources) -> dict[Queue, list[Callable[..., Any]]]:
+    """Every activity under the queue whose workers carry it out."""
+    snapshots = SnapshotStore(resources.store)
+    leases = Leases(resources.database, resources.driver, snapshots)
+    lifecycle = LifecycleActivities(resources.database, leases)
+    conversation = ConversationActivities(resources.database, snapshots, resources.memory)
+    preparation = PreparationActivities(
+        resources.database, leases, snapshots, allow_private_addresses=resources.allow_private_git
+    )
+    models = ModelActivities(resources.database, resources.engine, resources.model_idle_timeout_s)
+    workplaces = Workplaces(resources.database, leases, snapshots)
+    tools = ToolActivities(resources.database, resources.store, workplaces, resources.memory)
+    verification = VerificationActivities(resources.database, resources.store, leases, snapshots)
+    handover = HandoverActivities(resources.database, resources.store, snapshots, resources.memory)
+    return {
+        Queue.ORCHESTRATION: [
+            lifecycle.change_state,
+            lifecycle.pause_task,
+            lifecycle.finish_task,
+            lifecycle.load_plan,
+            conversation.deliver_findings,
+            handover.reflect,
+        ],
+        Queue.MODELS: [models.call_model],
+        Queue.SANDBOXES: [
+            conversation.open_thread,
+            preparation.prepare,
+            tools.run_tools,
+            lifecycle.end_subtask,
+            lifecycle.release_sandboxes,
+            verification.verify,
+            handover.hand_over,
+        ],
+    }
+
+
+def build_workers(client: Client, resources: Resources, roles: Sequence[Queue]) -> list[Worker]:
+    """One Temporal worker for each role that has work of its own here."""
+    by_queue = activities_by_queue(resources)
+    return [_worker(client, queue, by_queue[queue]) for queue in roles if queue in by_queue]
+
+
+def _worker(client: Client, queue: Queue, activities: list[Callable[..., Any]]) -> Worker:
+    orchestrates = queue == Queue.ORCHESTRATION
+    return Worker(
+        client,
+        task_queue=queue,
+        activities=activities,
+        workflows=[TaskWorkflow, SubtaskWorkflow] if orchestrates else [],
+        workflow_runner=SandboxedWorkflowRunner(
+            restrictions=SandboxRestrictions.default.with_passthrough_modules(
+                "journeyman.platform", "journeyman.agents", "journeyman.workflows.types", "journeyman.workflows.timing"
+            )
+        ),
+        max_cached_workflows=CACHED_WORKFLOWS if orchestrates else 0,
+        max_concurrent_activities=SLOTS[queue],
+        graceful_shutdown_timeout=DRAIN,
+        max_heartbeat_throttle_interval=timing.HEARTBEAT_THROTTLE,
+        default_heartbeat_throttle_interval=timing.HEARTBEAT_THROTTLE,
+        sticky_queue_schedule_to_start_timeout=timing.STICKY_QUEUE,
+        interceptors=[FailureInterceptor()],
+    )
+
+
+async def run(settings: Settings, stop: asyncio.Event) -> None:
+    """Work until ``stop`` is set, then drain. A worker that ends by itself is an error: the supervisor restarts it."""
+    roles = [Queue(role.strip()) for role in settings.worker_roles.split(",") if role.strip()]
+    client = await connect(settings, plugins=telemetry.temporal_plugins(settings))
+    async with open_resources(settings) as resources, AsyncExitStack() as stack:
+        workers = build_workers(client, resources, roles)
+        logger.info("worker polls %s", ", ".join(worker.task_queue for worker in workers))
+        running = [asyncio.create_task(worker.run()) for worker in workers]
+        stack.push_async_callback(_drain, workers, running)
+        stopped = asyncio.create_task(stop.wait())
+        done, _ = await asyncio.wait([stopped, *running], return_when=asyncio.FIRST_COMPLETED)
+        stopped.cancel()
+        if stopped not in done:
+            logger.error("a Temporal worker ended by itself; the process ends too")
+
+
+async def _drain(workers: list[Worker], running: list[asyncio.Task[None]]) -> None:
+    await asyncio.gather(*(worker.shutdown() for worker in workers))
+    await asyncio.gather(*running)
