@@ -1,5 +1,6 @@
 """One conversation from opening to hand-over, as workflow code: model call, tool calls, next step."""
 
+from dataclasses import dataclass
 from typing import Final, TypeVar
 
 from temporalio import workflow
@@ -34,12 +35,24 @@ class Control:
         await workflow.wait_condition(lambda: self.paused_for is None)
 
 
-async def converse(control: Control, thread: ThreadRef, step: int) -> tuple[StepOutcome | None, int]:
-    """Run steps until the role hands over; None when it never does. Returns the number of the next step as well."""
+@dataclass(frozen=True)
+class Talk:
+    """How a conversation stands. ``outcome`` is the hand-over; without one, either the history is full (``suspended``: go on
+    in a new run at ``step``), or the role never handed over.
+    """
+
+    step: int
+    outcome: StepOutcome | None = None
+    suspended: bool = False
+
+
+async def converse(control: Control, thread: ThreadRef, step: int) -> Talk:
+    """Run steps until the role hands over, the conversation is stuck, or the run's history has grown enough."""
     idle = 0
     tries = 0
-    last = step + timing.TURNS_PER_THREAD
-    while step < last and idle < timing.IDLE_TURNS:
+    while step < timing.TURNS_PER_THREAD and idle < timing.IDLE_TURNS:
+        if workflow.info().is_continue_as_new_suggested():
+            return Talk(step, suspended=True)
         await control.gate()
         current = Step(thread=thread, number=step, tries=tries)
         try:
@@ -66,8 +79,8 @@ async def converse(control: Control, thread: ThreadRef, step: int) -> tuple[Step
         tries = 0
         idle = idle + 1 if outcome.idle else 0
         if outcome.submitted:
-            return outcome, step
-    return None, step
+            return Talk(step, outcome)
+    return Talk(step)
 
 
 def is_failure(error: ActivityError, code: str) -> bool:
@@ -88,7 +101,7 @@ async def store(activity: str, argument: object, *, retry: RetryPolicy = timing.
 
 async def in_sandbox(activity: str, argument: object, result: type[R]) -> R:
     """Run an activity that works in a sandbox, watched by heartbeat."""
-    return await workflow.execute_activity(
+    outcome: R = await workflow.execute_activity(
         activity,
         argument,
         result_type=result,
@@ -98,3 +111,4 @@ async def in_sandbox(activity: str, argument: object, result: type[R]) -> R:
         retry_policy=timing.STORES,
         cancellation_type=workflow.ActivityCancellationType.WAIT_CANCELLATION_COMPLETED,
     )
+    return outcome

@@ -16,18 +16,20 @@ with workflow.unsafe.imports_passed_through():
         Queue,
         subtask_workflow_id,
     )
-    from journeyman.platform.tasks.contract import StartTask, TaskState
+    from journeyman.platform.tasks.contract import Phase, StartTask, TaskProgress, TaskState
 
 from journeyman.workflows import timing
 from journeyman.workflows.agent_loop import Control, converse, in_sandbox, store
 from journeyman.workflows.subtask_workflow import SubtaskWorkflow
 from journeyman.workflows.types import (
     Finish,
+    LoadPlan,
     OpenThread,
     PlanGraph,
     Prepared,
     RunSubtask,
     StateChange,
+    SubtaskProgress,
     SubtaskResult,
     TaskRef,
     ThreadRef,
@@ -40,10 +42,14 @@ from journeyman.workflows.types import (
 class TaskWorkflow:
     """The workflow's id is the task's id. It always completes: how the task ended is in the store."""
 
-    def __init__(self) -> None:
+    @workflow.init
+    def __init__(self, start: StartTask) -> None:
+        self._task = TaskRef(task_id=start.task_id, project_id=start.project_id)
+        self._progress = start.progress.model_copy()
         self._control = Control()
+        self._control.paused_for = start.progress.paused_for
         self._cancelled = False
-        self._main: asyncio.Task[Finish] | None = None
+        self._main: asyncio.Task[Finish | None] | None = None
         self._child: str | None = None
 
     @workflow.signal(name=SIGNAL_CANCEL)
@@ -64,94 +70,144 @@ class TaskWorkflow:
         if self._child is not None:
             await workflow.get_external_workflow_handle(self._child).signal(SIGNAL_RESUME)
 
+    @workflow.query
+    def progress(self) -> TaskProgress:
+        return self._progress
+
     @workflow.run
     async def run(self, start: StartTask) -> str:
-        task = TaskRef(task_id=start.task_id, project_id=start.project_id)
-        if self._cancelled:
-            finish = Finish(task=task, state=TaskState.CANCELLED)
-        else:
-            self._main = asyncio.create_task(self._carry(task))
-            finish = await self._outcome(task)
-        # Beyond cancellation's reach: however the task ended, its end is written and its sandboxes are released.
-        await asyncio.shield(in_sandbox("release_sandboxes", task, NoneType))
+        finish = await self._outcome()
+        if finish is None:
+            self._progress.paused_for = self._control.paused_for
+            await workflow.wait_condition(workflow.all_handlers_finished)
+            if not self._cancelled:
+                workflow.continue_as_new(start.model_copy(update={"progress": self._progress}))
+            finish = self._ended(TaskState.CANCELLED)
+        # Beyond cancellation's reach: however the task ended, its sandboxes are released and its end is written.
+        await asyncio.shield(in_sandbox("release_sandboxes", self._task, NoneType))
         await asyncio.shield(store("finish_task", finish))
         return finish.state
 
-    async def _outcome(self, task: TaskRef) -> Finish:
-        assert self._main is not None
+    async def _outcome(self) -> Finish | None:
+        """How the task ended; None when the run's history is full and a new run is to go on."""
+        if self._cancelled:
+            return self._ended(TaskState.CANCELLED)
+        self._main = asyncio.create_task(self._carry())
         try:
             return await self._main
         except (asyncio.CancelledError, CancelledError):
-            return Finish(task=task, state=TaskState.CANCELLED)
+            return self._ended(TaskState.CANCELLED)
         except FailureError as error:
             if self._cancelled:
-                return Finish(task=task, state=TaskState.CANCELLED)
-            code, message, retryable = describe(error)
-            return Finish(
-                task=task,
-                state=TaskState.ERRORED,
-                failure_code=code,
-                failure_message=message,
-                retryable=retryable,
-            )
+                return self._ended(TaskState.CANCELLED)
+            code, message = describe(error)
+            return self._ended(TaskState.ERRORED, code, message)
 
-    async def _carry(self, task: TaskRef) -> Finish:
-        await store("change_state", StateChange(task=task, state=TaskState.PREPARING))
-        prepared = await in_sandbox("prepare", task, Prepared)
-        if prepared.problem is not None:
-            return _failed(task, "environment_failed", prepared.problem)
-        reason: str | None = None
-        for revision in range(1, timing.PLAN_REVISIONS + 1):
+    async def _carry(self) -> Finish | None:
+        progress = self._progress
+        while True:
             await self._control.gate()
-            await store("change_state", StateChange(task=task, state=TaskState.PLANNING))
-            if not await self._plan(task, revision, reason):
-                return _failed(task, "no_plan", "The Planner did not submit a plan that can be carried out.")
-            await store("change_state", StateChange(task=task, state=TaskState.RUNNING))
-            reason = await self._work(task, revision)
-            if reason is not None:
-                continue
-            await store("change_state", StateChange(task=task, state=TaskState.VERIFYING))
-            verification = await in_sandbox(
-                "verify", Verify(task=task, revision=revision, attempt=revision), Verification
-            )
-            if verification.passed:
-                await in_sandbox("hand_over", task, NoneType)
-                await store("reflect", task)
-                return Finish(task=task, state=TaskState.SUCCEEDED, verified=verification.verified)
-            reason = verification.problem
-        await in_sandbox("hand_over", task, NoneType)
-        return _failed(
-            task, "not_accepted", f"{timing.PLAN_REVISIONS} plans were tried. The last one ended so:\n{reason}"
-        )
+            if workflow.info().is_continue_as_new_suggested():
+                return None
+            match progress.phase:
+                case Phase.PREPARE:
+                    finish = await self._prepare(progress)
+                case Phase.PLAN:
+                    if not await self._plan(progress):
+                        return None
+                    finish = (
+                        None
+                        if progress.phase == Phase.WORK
+                        else self._ended(
+                            TaskState.FAILED, "no_plan", "The Planner did not submit a plan that can be carried out."
+                        )
+                    )
+                case Phase.WORK:
+                    finish = await self._work(progress)
+                case Phase.VERIFY:
+                    finish = await self._verify(progress)
+            if finish is not None:
+                return finish
 
-    async def _plan(self, task: TaskRef, revision: int, reason: str | None) -> bool:
-        planner = await in_sandbox(
-            "open_thread", OpenThread(task=task, role="planner", revision=revision, reason=reason), ThreadRef
-        )
-        plan, _ = await converse(self._control, planner, 0)
-        return plan is not None
+    async def _prepare(self, progress: TaskProgress) -> Finish | None:
+        await self._enter(TaskState.PREPARING)
+        prepared = await in_sandbox("prepare", self._task, Prepared)
+        if prepared.problem is not None:
+            return self._ended(TaskState.FAILED, "environment_failed", prepared.problem)
+        progress.phase = Phase.PLAN
+        return None
 
-    async def _work(self, task: TaskRef, revision: int) -> str | None:
-        """Carry out the plan in the order of its graph; returns why it was given up, or None when all is done."""
+    async def _plan(self, progress: TaskProgress) -> bool:
+        """Talk with the Planner; False when the history is full first. With a plan, the phase is ``work`` afterwards."""
+        await self._enter(TaskState.PLANNING)
+        opening = OpenThread(task=self._task, role="planner", revision=progress.revision, reason=progress.reason)
+        planner = await in_sandbox("open_thread", opening, ThreadRef)
+        talk = await converse(self._control, planner, progress.planner_step)
+        progress.planner_step = talk.step
+        if talk.outcome is not None:
+            progress.phase = Phase.WORK
+        return not talk.suspended
+
+    async def _work(self, progress: TaskProgress) -> Finish | None:
+        """Carry out one subtask that is ready, in the order of the plan's graph; after the last, go on to verify."""
+        await self._enter(TaskState.RUNNING)
         graph = await workflow.execute_activity(
             "load_plan",
-            RunSubtask(task=task, revision=revision, subtask_id=""),
+            LoadPlan(task=self._task, revision=progress.revision),
             result_type=PlanGraph,
             task_queue=Queue.ORCHESTRATION,
             start_to_close_timeout=timing.SHORT,
             retry_policy=timing.STORES,
         )
-        done: set[str] = set()
-        while ready := ready_subtasks(graph, done):
-            await self._control.gate()
-            result = await self._subtask(RunSubtask(task=task, revision=revision, subtask_id=ready[0].id))
+        for _ in range(len(graph.subtasks)):
+            ready = ready_subtasks(graph, progress.done)
+            if not ready:
+                break
+            result = await self._subtask(ready[0].id)
             if not result.completed:
-                return f"Subtask {result.subtask_id} was given up. {result.problem}"
-            done.add(result.subtask_id)
+                return await self._replan(f"Subtask {result.subtask_id} was given up. {result.problem}")
+            progress.done.append(result.subtask_id)
+            await self._control.gate()
+        progress.phase = Phase.VERIFY
         return None
 
-    async def _subtask(self, subtask: RunSubtask) -> SubtaskResult:
-        self._child = subtask_workflow_id(subtask.task.task_id, subtask.subtask_id, subtask.revision)
+    async def _verify(self, progress: TaskProgress) -> Finish | None:
+        await self._enter(TaskState.VERIFYING)
+        wanted = Verify(task=self._task, revision=progress.revision, attempt=progress.revision)
+        verification = await in_sandbox("verify", wanted, Verification)
+        if not verification.passed:
+            return await self._replan(verification.problem or "")
+        await in_sandbox("hand_over", self._task, NoneType)
+        await store("reflect", self._task)
+        finish = self._ended(TaskState.SUCCEEDED)
+        finish.verified = verification.verified
+        return finish
+
+    async def _replan(self, reason: str) -> Finish | None:
+        """Go back to planning with what went wrong; after the last revision, the task has failed."""
+        progress = self._progress
+        if progress.revision >= timing.PLAN_REVISIONS:
+            await in_sandbox("hand_over", self._task, NoneType)
+            return self._ended(
+                TaskState.FAILED,
+                "not_accepted",
+                f"{progress.revision} plans were tried. The last one ended so:\n{reason}",
+            )
+        progress.revision += 1
+        progress.reason = reason
+        progress.phase = Phase.PLAN
+        progress.planner_step = 0
+        progress.done = []
+        return None
+
+    async def _subtask(self, subtask_id: str) -> SubtaskResult:
+        subtask = RunSubtask(
+            task=self._task,
+            revision=self._progress.revision,
+            subtask_id=subtask_id,
+            progress=SubtaskProgress(paused_for=self._control.paused_for),
+        )
+        self._child = subtask_workflow_id(self._task.task_id, subtask_id, subtask.revision)
         try:
             return await workflow.execute_child_workflow(
                 SubtaskWorkflow.run,
@@ -163,16 +219,24 @@ class TaskWorkflow:
         finally:
             self._child = None
 
+    async def _enter(self, state: TaskState) -> None:
+        await store("change_state", StateChange(task=self._task, state=state))
 
-def _failed(task: TaskRef, code: str, message: str) -> Finish:
-    return Finish(task=task, state=TaskState.FAILED, failure_code=code, failure_message=message)
+    def _ended(self, state: TaskState, code: str | None = None, message: str | None = None) -> Finish:
+        return Finish(
+            task=self._task,
+            state=state,
+            failure_code=code,
+            failure_message=message,
+            retryable=state == TaskState.ERRORED,
+        )
 
 
-def describe(error: FailureError) -> tuple[str, str, bool]:
-    """Say what went wrong: code, message and whether trying again may help, from the failure that an activity raised."""
+def describe(error: FailureError) -> tuple[str, str]:
+    """Code and message of what went wrong, from the failure that an activity raised."""
     cause: BaseException | None = error
     while isinstance(cause, ActivityError | ChildWorkflowError) and cause.cause is not None:
         cause = cause.cause
     if isinstance(cause, ApplicationError):
-        return cause.type or "platform_error", cause.message, True
-    return "platform_error", str(cause), True
+        return cause.type or "platform_error", cause.message
+    return "platform_error", str(cause)

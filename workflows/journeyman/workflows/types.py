@@ -99,12 +99,30 @@ class PlanNode(BaseModel):
     depends_on: list[str]
 
 
+class SubtaskProgress(BaseModel):
+    """What ``SubtaskWorkflow`` carries over when it continues as a new run."""
+
+    round: int = 1
+    coder: ThreadRef | None = None
+    coder_step: int = 0
+    reviewer: ThreadRef | None = None
+    """Set while a review goes on."""
+    reviewer_step: int = 0
+    paused_for: str | None = None
+
+
 class RunSubtask(BaseModel):
     """Input of ``SubtaskWorkflow``."""
 
     task: TaskRef
     revision: int
     subtask_id: str
+    progress: SubtaskProgress = SubtaskProgress()
+
+
+class LoadPlan(BaseModel):
+    task: TaskRef
+    revision: int
 
 
 class SubtaskResult(BaseModel):

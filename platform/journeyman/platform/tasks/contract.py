@@ -41,9 +41,32 @@ TRANSITIONS: Final[dict[TaskState, frozenset[TaskState]]] = {
 """Which state may follow which; planning comes again after a rejected plan or a failed verification."""
 
 
+class Phase(StrEnum):
+    """Where in its course a task's workflow is: what it does next."""
+
+    PREPARE = "prepare"
+    PLAN = "plan"
+    WORK = "work"
+    VERIFY = "verify"
+
+
+class TaskProgress(BaseModel):
+    """What a workflow carries over when it continues as a new run: references, counters and flags."""
+
+    phase: Phase = Phase.PREPARE
+    revision: int = 1
+    reason: str | None = None
+    """Why the plan before this revision was given up."""
+    planner_step: int = 0
+    done: list[str] = []
+    """Completed subtasks of this revision."""
+    paused_for: str | None = None
+
+
 class StartTask(BaseModel):
     """Input of ``TaskWorkflow``. All else is read from the store under the task's id."""
 
     task_id: str
     project_id: str
     trace_context: dict[str, str] = {}
+    progress: TaskProgress = TaskProgress()

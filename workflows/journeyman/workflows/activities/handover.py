@@ -4,13 +4,13 @@ import mimetypes
 from typing import Any, Final
 
 import sqlalchemy as sa
+from journeyman.platform.checkpoints.snapshots import SnapshotStore
 from temporalio import activity
 
 from journeyman.agents.arguments import SubmitReview
 from journeyman.agents.roles import Role
 from journeyman.platform.artifacts import repository as artifacts
 from journeyman.platform.artifacts.models import Receipt
-from journeyman.platform.checkpoints.snapshots import SnapshotStore
 from journeyman.platform.events.log import append
 from journeyman.platform.events.types import EventType
 from journeyman.platform.kit.database import Database

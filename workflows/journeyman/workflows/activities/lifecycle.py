@@ -12,10 +12,10 @@ from journeyman.platform.tasks.contract import TaskState
 from journeyman.platform.threads import repository as threads
 from journeyman.workflows.types import (
     Finish,
+    LoadPlan,
     Pause,
     PlanGraph,
     PlanNode,
-    RunSubtask,
     StateChange,
     SubtaskEnd,
     TaskRef,
@@ -59,7 +59,7 @@ class LifecycleActivities:
         await self._leases.release_all(task.task_id)
 
     @activity.defn
-    async def load_plan(self, wanted: RunSubtask) -> PlanGraph:
+    async def load_plan(self, wanted: LoadPlan) -> PlanGraph:
         async with self._database.transaction() as session:
             plan = await plans.get_plan(session, wanted.task.task_id, wanted.revision)
         nodes = [PlanNode(id=subtask["id"], depends_on=subtask["depends_on"]) for subtask in plan.subtasks]

@@ -9,7 +9,7 @@ from temporalio import activity
 from journeyman.agents import context
 from journeyman.agents.arguments import SubmitReview, SubmitWork
 from journeyman.agents.plans import Plan
-from journeyman.agents.roles import Role, profile
+from journeyman.agents.roles import profile
 from journeyman.agents.tools import ParsedCall, ToolError, parse_call
 from journeyman.platform.artifacts import repository as artifacts
 from journeyman.platform.checkpoints import repository as checkpoints

@@ -3,9 +3,9 @@
 from dataclasses import dataclass
 
 import sqlalchemy as sa
+from journeyman.platform.checkpoints.snapshots import Snapshot, SnapshotStore
 
 from journeyman.platform.checkpoints import repository as checkpoints
-from journeyman.platform.checkpoints.snapshots import Snapshot, SnapshotStore
 from journeyman.platform.kit.database import Database
 from journeyman.platform.sandboxes.leases import Claim, Leases
 from journeyman.platform.sandboxes.port import Sandbox
