@@ -20,12 +20,12 @@ from journeyman.workflows.types import (
 )
 
 
-class _Suspended(Exception):  # noqa: N818  not an error: the run's history is full
-    pass
+class _Suspended(Exception):
+    """The run's history is full; a new run goes on from the progress."""
 
 
-class _GivenUp(Exception):  # noqa: N818  an outcome of the subtask, not of the code
-    pass
+class _GivenUp(Exception):
+    """The subtask will not be completed; the text says why."""
 
 
 @workflow.defn(name=SUBTASK_WORKFLOW)

@@ -113,15 +113,7 @@ class TaskWorkflow:
                 case Phase.PREPARE:
                     finish = await self._prepare(progress)
                 case Phase.PLAN:
-                    if not await self._plan(progress):
-                        return None
-                    finish = (
-                        None
-                        if progress.phase == Phase.WORK
-                        else self._ended(
-                            TaskState.FAILED, "no_plan", "The Planner did not submit a plan that can be carried out."
-                        )
-                    )
+                    finish = await self._plan(progress)
                 case Phase.WORK:
                     finish = await self._work(progress)
                 case Phase.VERIFY:
@@ -137,8 +129,8 @@ class TaskWorkflow:
         progress.phase = Phase.PLAN
         return None
 
-    async def _plan(self, progress: TaskProgress) -> bool:
-        """Talk with the Planner; False when the history is full first. With a plan, the phase is ``work`` afterwards."""
+    async def _plan(self, progress: TaskProgress) -> Finish | None:
+        """Talk with the Planner until it submits. With the history full first, the phase stays ``plan``."""
         await self._enter(TaskState.PLANNING)
         opening = OpenThread(task=self._task, role="planner", revision=progress.revision, reason=progress.reason)
         planner = await in_sandbox("open_thread", opening, ThreadRef)
@@ -146,7 +138,11 @@ class TaskWorkflow:
         progress.planner_step = talk.step
         if talk.outcome is not None:
             progress.phase = Phase.WORK
-        return not talk.suspended
+        elif not talk.suspended:
+            return self._ended(
+                TaskState.FAILED, "no_plan", "The Planner did not submit a plan that can be carried out."
+            )
+        return None
 
     async def _work(self, progress: TaskProgress) -> Finish | None:
         """Carry out one subtask that is ready, in the order of the plan's graph; after the last, go on to verify."""

@@ -1,0 +1,1 @@
+"""Benchmarks: one module each, run by ``python -m benchmarks.<name>``; ``python -m benchmarks`` runs all."""
