@@ -23,3 +23,15 @@ def digest(value: Any) -> str:
 def printable(text: str) -> str:
     r"""The text with lone surrogates written out as ``\udXXX``, so that it can be stored and sent as UTF-8."""
     return text.encode("utf-8", "backslashreplace").decode("utf-8")
+
+
+def is_json_object(text: str) -> bool:
+    """Whether the text is exactly one JSON object that any parser accepts, at a depth that any parser takes."""
+    try:
+        return isinstance(json.loads(text, parse_constant=_refuse), dict)
+    except (ValueError, RecursionError):
+        return False
+
+
+def _refuse(name: str) -> Any:
+    raise ValueError(f"{name} is not a JSON value")

@@ -1,0 +1,190 @@
+"""When a conversation outgrows the model's context: its summary, and the segment that goes on from there.
+
+The request for a summary is appended to the same messages, with the same tools, so that the engine answers from its
+prefix cache. The next segment starts with the original opening, not with a retelling: the instruction verbatim and the
+header lines (``Subtask:``, ``Round:``, ``Revision:``) stay what they were. What must not depend on a model's memory is
+carried over by the platform: messages from people, the last review, the files written, the commands in the background.
+"""
+
+import json
+from collections.abc import Sequence
+from enum import StrEnum
+from typing import Any, Final
+
+from pydantic import BaseModel, ConfigDict
+
+from journeyman.agents.canonical import canonical_json, is_json_object
+from journeyman.agents.context import Message, user_message, user_note
+from journeyman.agents.output import cut_text
+
+COMPACT_AT: Final = 0.8
+"""Share of the usable context at which to compact: the summary itself needs room, and estimates are off by some 10 %."""
+BYTES_PER_TOKEN: Final = 3.0
+"""Code and JSON take 3 to 4 bytes per token with current tokenizers; the low end errs towards compacting early."""
+SUMMARY_LIMIT: Final = 24 * 1024
+CARRIED_LIMIT: Final = 16 * 1024
+MAX_LISTED: Final = 100
+MIN_TURNS: Final = 4
+"""A segment that fills up in fewer turns than this has not gained anything by the summary."""
+
+_OPEN: Final = "\n\n<so_far>\n"
+_CLOSE: Final = "\n</so_far>"
+_PERSON: Final = "[Message from a person]"
+_REVIEW: Final = "[Review, round "
+
+
+class NextStep(StrEnum):
+    """What to do before the next model call."""
+
+    GO_ON = "go_on"
+    COMPACT = "compact"
+    STUCK = "stuck"
+
+
+class SegmentState(BaseModel):
+    """Kept with the thread. ``turns`` counts the answers in this segment, ``turns_before`` those in earlier ones.
+
+    ``short_runs`` counts compactions that came too soon, one after the other. ``files`` and ``background`` are what was
+    written and started in all segments.
+    """
+
+    model_config = ConfigDict(frozen=True)
+
+    segment: int = 1
+    turns: int = 0
+    turns_before: int = 0
+    short_runs: int = 0
+    files: tuple[str, ...] = ()
+    background: tuple[str, ...] = ()
+
+    def answered(self) -> "SegmentState":
+        """After a turn of the model."""
+        return self.model_copy(update={"turns": self.turns + 1})
+
+
+def estimate_tokens(messages: Sequence[Message]) -> int:
+    """Rough size of messages in tokens, for what no engine has counted yet."""
+    return int(len(canonical_json(list(messages))) / BYTES_PER_TOKEN) + 1
+
+
+def next_step(state: SegmentState, prompt_tokens: int, *, context_tokens: int, max_output_tokens: int) -> NextStep:
+    """Whether the next request fits, with its answer.
+
+    ``prompt_tokens``: what the engine counted for the last request and its answer, plus the estimate of what was
+    appended since. ``STUCK`` when two segments in a row filled up at once: then the opening or single results are too
+    large for this model, and summarising again would go on for ever at full price. Pause and say so.
+    """
+    usable = max(1, context_tokens - max_output_tokens)
+    if prompt_tokens < usable * COMPACT_AT:
+        return NextStep.GO_ON
+    if state.turns < MIN_TURNS and state.short_runs >= 1:
+        return NextStep.STUCK
+    return NextStep.COMPACT
+
+
+def summary_request() -> Message:
+    """The message that asks for the summary. The answer is to be text; a tool call in it is not carried out."""
+    return user_note(
+        "This conversation is about to be replaced by your summary, because it is nearly as long as the model can read. "
+        "Answer with the summary alone and call no tool. You will go on from it without seeing anything above, except "
+        "the task and the opening message, which are kept word for word, so do not repeat those. Write:\n"
+        "1. Goal: what you are doing right now and why.\n"
+        "2. Constraints: what people, reviews or the files demand beyond the opening message.\n"
+        "3. Done: what is finished, and how it was verified (command and result).\n"
+        "4. Files: every path that matters, with what it holds or what was changed in it.\n"
+        "5. Facts: what you found out; commands that work; exact names, numbers and error messages still needed.\n"
+        "6. Failed attempts: what was tried, and why it did not work.\n"
+        "7. Open promises: everything you said you would do, and every finding or request not yet dealt with.\n"
+        "8. Next: the next three steps."
+    )
+
+
+def next_segment(messages: Sequence[Message], summary: str, state: SegmentState) -> tuple[list[Message], SegmentState]:
+    """The first messages of the next segment, and its state.
+
+    ``messages`` are those of the segment that ends, from its opening on, without the system message; ``state`` is its
+    state. The summary is cut in the middle when it is longer than it should be.
+    """
+    if not messages:
+        raise ValueError("a segment has at least its opening message")
+    calls = _calls(messages)
+    turns = state.turns_before + state.turns
+    after = SegmentState(
+        segment=state.segment + 1,
+        turns_before=turns,
+        short_runs=state.short_runs + 1 if state.turns < MIN_TURNS else 0,
+        files=_merged(state.files, _written_files(calls)),
+        background=_merged(state.background, _background_commands(calls)),
+    )
+    parts = [
+        # A header line like those of the opening: which turn comes next, for whoever plays or reads the thread.
+        f"Turn: {turns}",
+        "The conversation up to here was replaced by your own summary. `recall` searches all that was said.",
+        cut_text(
+            summary.strip() or "(The summary was empty. Look at the workspace to see what is done.)", SUMMARY_LIMIT
+        ),
+    ]
+    if after.files:
+        parts.append("Files written or edited so far:\n" + "\n".join(f"- {path}" for path in after.files))
+    if after.background:
+        parts.append(
+            "Commands started in the background so far:\n" + "\n".join(f"- {item}" for item in after.background)
+        )
+    opening = _original(str(messages[0].get("content") or ""))
+    return [user_message(opening + _OPEN + "\n\n".join(parts) + _CLOSE), *_carried(messages)], after
+
+
+def _original(content: str) -> str:
+    """The opening as it was before an earlier compaction added to it."""
+    if content.endswith(_CLOSE) and _OPEN in content:
+        return content.rpartition(_OPEN)[0]
+    return content
+
+
+def _carried(messages: Sequence[Message]) -> list[Message]:
+    """What people said, all of it, and the last review; the oldest are dropped when together they are too long."""
+    said = [message for message in messages[1:] if message.get("role") == "user"]
+    reviews = [message for message in said if str(message.get("content")).startswith(_REVIEW)]
+    kept: list[Message] = []
+    room = CARRIED_LIMIT
+    for message in reversed(said):
+        text = str(message.get("content"))
+        if text.startswith(_PERSON) or (reviews and message is reviews[-1]):
+            room -= len(text.encode())
+            if room < 0 and kept:
+                break
+            kept.append(user_message(cut_text(text, CARRIED_LIMIT)))
+    return kept[::-1]
+
+
+def _calls(messages: Sequence[Message]) -> list[tuple[str, dict[str, Any]]]:
+    """Name and arguments of every call in the messages whose arguments were an object."""
+    calls: list[tuple[str, dict[str, Any]]] = []
+    for message in messages:
+        for call in message.get("tool_calls") or ():
+            function = call["function"]
+            if is_json_object(function["arguments"]):
+                calls.append((function["name"], json.loads(function["arguments"])))
+    return calls
+
+
+def _written_files(calls: Sequence[tuple[str, dict[str, Any]]]) -> list[str]:
+    return [
+        arguments["path"]
+        for name, arguments in calls
+        if name in {"write_file", "edit_file"} and isinstance(arguments.get("path"), str)
+    ]
+
+
+def _background_commands(calls: Sequence[tuple[str, dict[str, Any]]]) -> list[str]:
+    return [
+        cut_text(arguments["command"], 500)
+        for name, arguments in calls
+        if name == "shell" and arguments.get("background") is True and isinstance(arguments.get("command"), str)
+    ]
+
+
+def _merged(former: Sequence[str], new: Sequence[str]) -> tuple[str, ...]:
+    """Each once, the latest last; of very many the latest."""
+    latest_first = dict.fromkeys([*reversed(new), *reversed(former)])
+    return tuple(reversed(list(latest_first)[:MAX_LISTED]))
