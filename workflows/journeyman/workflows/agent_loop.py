@@ -80,6 +80,9 @@ async def converse(control: Control, thread: ThreadRef, step: int) -> Talk:
         idle = idle + 1 if outcome.idle else 0
         if outcome.submitted:
             return Talk(step, outcome)
+        if outcome.tripped is not None:
+            control.pause("circuit_breaker")
+            await store("pause_task", Pause(task=thread.task, reason="circuit_breaker", detail=outcome.tripped))
     return Talk(step)
 
 

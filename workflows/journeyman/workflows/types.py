@@ -77,7 +77,7 @@ class StepOutcome(BaseModel):
     """What the tool calls of a step came to.
 
     ``submitted``: the role handed over. ``verdict`` and ``findings`` (cut to a report) are a Reviewer's. ``idle``: the turn
-    called no tool.
+    called no tool. ``tripped``: the circuit breaker's reason to stop.
     """
 
     submitted: bool = False
@@ -85,6 +85,7 @@ class StepOutcome(BaseModel):
     verdict: str | None = None
     findings: str | None = None
     snapshot: str | None = None
+    tripped: str | None = None
 
 
 class PlanGraph(BaseModel):

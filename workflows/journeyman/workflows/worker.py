@@ -34,6 +34,7 @@ from journeyman.workflows.activities.handover import HandoverActivities
 from journeyman.workflows.activities.lifecycle import LifecycleActivities
 from journeyman.workflows.activities.models import ModelActivities
 from journeyman.workflows.activities.preparation import PreparationActivities
+from journeyman.workflows.activities.segments import ContextWindow
 from journeyman.workflows.activities.tools import ToolActivities
 from journeyman.workflows.activities.verification import VerificationActivities
 from journeyman.workflows.activities.workplace import Workplaces
@@ -65,6 +66,7 @@ class Resources:
     engine: ModelEngine
     memory: MemoryService
     model_idle_timeout_s: float
+    window: ContextWindow
     allow_private_git: bool
 
 
@@ -97,6 +99,7 @@ async def open_resources(settings: Settings) -> AsyncIterator[Resources]:
             engine=engine,
             memory=MemoryService(database, vectors, embedder),
             model_idle_timeout_s=settings.model_timeout_s,
+            window=ContextWindow(settings.model_context_tokens, settings.model_max_output_tokens),
             allow_private_git=settings.git_allow_private_addresses,
         )
 
@@ -110,7 +113,9 @@ def activities_by_queue(resources: Resources) -> dict[Queue, list[Callable[..., 
     preparation = PreparationActivities(
         resources.database, leases, snapshots, allow_private_addresses=resources.allow_private_git
     )
-    models = ModelActivities(resources.database, resources.engine, resources.model_idle_timeout_s)
+    models = ModelActivities(
+        resources.database, resources.engine, idle_timeout_s=resources.model_idle_timeout_s, window=resources.window
+    )
     workplaces = Workplaces(resources.database, leases, snapshots)
     tools = ToolActivities(resources.database, resources.store, workplaces, resources.memory)
     verification = VerificationActivities(resources.database, resources.store, leases, snapshots)

@@ -52,6 +52,10 @@ class Settings(BaseSettings):
     model_fast: str = "default"
     model_timeout_s: float = 600.0
     """Longest silence on a model's stream before the call counts as failed."""
+    model_context_tokens: int = 131_072
+    """What the model can read, prompt and answer together. Conversations are summed up before they outgrow it."""
+    model_max_output_tokens: int = 16_384
+    """Longest answer asked for."""
     model_prices: Path | None = None
     """JSON file with prices per million tokens by model; without one the bundled table."""
     replay_url: str = "http://127.0.0.1:8702"

@@ -5,7 +5,7 @@ from datetime import datetime
 import sqlalchemy as sa
 from sqlalchemy.orm import Mapped, mapped_column
 
-from journeyman.platform.kit.database import Base
+from journeyman.platform.kit.database import Base, Json
 
 
 class Thread(Base):
@@ -25,6 +25,14 @@ class Thread(Base):
     """The newest state of its workspace: what a lost sandbox is restored from."""
     sandbox_id: Mapped[str | None]
     """The sandbox that the agent believes it works in: another one is announced with the next tool result."""
+    loop_window: Mapped[Json | None]
+    """What the circuit breaker remembers of the last calls."""
+    segment: Mapped[Json | None]
+    """State of the context's current segment; nothing while the conversation was never compacted."""
+    segment_start: Mapped[int]
+    """``seq`` of the first message that models still see, beside the system message."""
+    context_tokens: Mapped[int]
+    """Prompt and answer of the last model call, as the engine counted them; 0 when it did not."""
     last_seq: Mapped[int]
     created_at: Mapped[datetime] = mapped_column(server_default=sa.func.now())
 

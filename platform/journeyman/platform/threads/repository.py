@@ -56,8 +56,18 @@ async def append_message(
 
 
 async def bodies(session: AsyncSession, thread_id: str) -> list[dict[str, Any]]:
-    """All messages of the thread in wire form, in order."""
+    """All messages of the thread in wire form, in order, those of earlier segments among them."""
     rows = await session.scalars(sa.select(Message.body).where(Message.thread_id == thread_id).order_by(Message.seq))
+    return [json.loads(body) for body in rows]
+
+
+async def visible_bodies(session: AsyncSession, thread: Thread) -> list[dict[str, Any]]:
+    """What a model is sent: the system message and the current segment."""
+    rows = await session.scalars(
+        sa.select(Message.body)
+        .where(Message.thread_id == thread.id, sa.or_(Message.seq == 1, Message.seq >= thread.segment_start))
+        .order_by(Message.seq)
+    )
     return [json.loads(body) for body in rows]
 
 

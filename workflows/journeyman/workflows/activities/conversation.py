@@ -1,7 +1,6 @@
 """Opening threads: what each role is told first, gathered from the store."""
 
 from collections.abc import Sequence
-from decimal import Decimal
 from typing import Any, Final
 
 from journeyman.platform.checkpoints.snapshots import SnapshotStore
@@ -9,7 +8,6 @@ from temporalio import activity
 
 from journeyman.agents import context
 from journeyman.agents.arguments import Finding, SubmitReview, SubmitWork
-from journeyman.agents.budget import Limits
 from journeyman.agents.context import DoneSubtask, TaskBrief
 from journeyman.agents.plans import Subtask
 from journeyman.agents.roles import Role, profile
@@ -24,6 +22,7 @@ from journeyman.platform.tasks.lifecycle import lock_task
 from journeyman.platform.tasks.models import Task
 from journeyman.platform.threads import repository as threads
 from journeyman.platform.threads.models import Thread
+from journeyman.workflows.budgets import limits_of
 from journeyman.workflows.heartbeat import beating
 from journeyman.workflows.types import Findings, OpenThread, ThreadRef
 
@@ -69,6 +68,8 @@ class ConversationActivities:
                     revision=opening.revision,
                     base_snapshot=base,
                     snapshot=base,
+                    segment_start=2,
+                    context_tokens=0,
                     last_seq=0,
                 )
             )
@@ -172,7 +173,7 @@ class ConversationActivities:
             memory_mb=resources.get("memory_mb"),
             disk_mb=resources.get("disk_mb"),
             variables=tuple(variables),
-            budget=_limits(task.budget),
+            budget=limits_of(task.budget),
         )
         memories: tuple[str, ...] = ()
         if opening.role == Role.PLANNER:
@@ -219,13 +220,3 @@ def submission(role: Role, messages: Sequence[dict[str, Any]]) -> Any:
                 if isinstance(parsed, ParsedCall):
                     return parsed.arguments
     return None
-
-
-def _limits(budget: dict[str, Any]) -> Limits:
-    """The budget in the words of the API as limits for agents to know."""
-    return Limits(
-        tokens=budget.get("max_tokens"),
-        cost_usd=Decimal(str(budget["max_cost_usd"])) if budget.get("max_cost_usd") is not None else None,
-        wall_time_s=budget.get("max_wall_s"),
-        steps=budget.get("max_steps"),
-    )

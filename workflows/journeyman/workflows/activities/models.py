@@ -1,16 +1,18 @@
 """Calling the model for one step of a thread."""
 
 import logging
-from datetime import timedelta
+from decimal import Decimal
 from typing import Any, Final
 
-import sqlalchemy as sa
 from sqlalchemy.ext.asyncio import AsyncSession
 from temporalio import activity
 
+from journeyman.agents.budget import Limits, Spent, Warned
+from journeyman.agents.compaction import summary_request
 from journeyman.agents.context import assistant_message
 from journeyman.agents.roles import profile
 from journeyman.agents.tools import tool_schemas
+from journeyman.platform.checkpoints.repository import ledger_totals
 from journeyman.platform.events.log import append
 from journeyman.platform.events.types import EventType
 from journeyman.platform.inference.errors import ModelUnavailable
@@ -21,6 +23,9 @@ from journeyman.platform.kit.errors import BudgetExhausted, JourneymanError
 from journeyman.platform.tasks import lifecycle
 from journeyman.platform.tasks.models import Task
 from journeyman.platform.threads import repository as threads
+from journeyman.platform.threads.models import Thread
+from journeyman.workflows.activities.segments import ContextWindow, begin_segment, needs_summary, segment_of
+from journeyman.workflows.budgets import limits_of
 from journeyman.workflows.heartbeat import beating
 from journeyman.workflows.types import Step, Turn
 
@@ -34,10 +39,13 @@ ATTEMPTS_PER_EXECUTION: Final = 100_000
 
 
 class ModelActivities:
-    def __init__(self, database: Database, engine: ModelEngine, idle_timeout_s: float) -> None:
+    def __init__(
+        self, database: Database, engine: ModelEngine, *, idle_timeout_s: float, window: ContextWindow
+    ) -> None:
         self._database = database
         self._engine = engine
         self._idle_timeout_s = idle_timeout_s
+        self._window = window
 
     @activity.defn
     @beating
@@ -51,29 +59,48 @@ class ModelActivities:
                 return _turn(stored)
             task = await session.get_one(Task, step.thread.task.task_id)
             await _check_limits(session, task)
-            messages = await threads.bodies(session, step.thread.thread_id)
+            thread = await threads.get_thread(session, step.thread.thread_id)
+            messages = await threads.visible_bodies(session, thread)
             await self._event(session, step, EventType.MODEL_STARTED, {"attempt": attempt, "step": step.number})
-        request = ModelRequest(
+        try:
+            if needs_summary(thread, messages, self._window):
+                messages = await self._compact(task, step, attempt, thread, messages)
+            answer = await self._engine.complete(self._request(task, step, key, attempt, messages))
+        except JourneymanError as error:
+            await self._failed(step, attempt, error)
+            raise
+        return await self._store(task, step, key, answer)
+
+    def _request(
+        self, task: Task, step: Step, request_id: str, attempt: int, messages: list[dict[str, Any]]
+    ) -> ModelRequest:
+        return ModelRequest(
             model=_model_for(task, step.thread.role),
             messages=messages,
             tools=tool_schemas(step.thread.role),
+            max_tokens=self._window.max_output_tokens,
             identity=CallIdentity(
                 project_id=task.project_id,
-                request_id=key,
+                request_id=request_id,
                 attempt=attempt,
                 task_id=task.id,
                 thread_id=step.thread.thread_id,
             ),
             idle_timeout_s=self._idle_timeout_s,
         )
-        try:
-            answer = await self._engine.complete(request)
-        except JourneymanError as error:
-            await self._failed(step, attempt, error)
-            raise
-        return await self._store(step, key, answer)
 
-    async def _store(self, step: Step, key: str, answer: ModelAnswer) -> Turn:
+    async def _compact(
+        self, task: Task, step: Step, attempt: int, thread: Thread, messages: list[dict[str, Any]]
+    ) -> list[dict[str, Any]]:
+        """Have the conversation summed up over the same prefix; returns the messages of the new segment."""
+        request = self._request(task, step, f"{step.key}:summary", attempt, [*messages, dict(summary_request())])
+        answer = await self._engine.complete(request)
+        async with self._database.transaction() as session:
+            await begin_segment(session, step, messages, answer.text, thread.context_tokens)
+        async with self._database.transaction() as session:
+            return await threads.visible_bodies(session, await threads.get_thread(session, thread.id))
+
+    async def _store(self, task: Task, step: Step, key: str, answer: ModelAnswer) -> Turn:
         calls = [{"id": call.id, "name": call.name, "arguments": call.arguments} for call in answer.tool_calls]
         message = assistant_message(answer.text, calls, answer.reasoning)
         async with self._database.transaction() as session:
@@ -82,8 +109,11 @@ class ModelActivities:
             seq, new = await threads.append_message(session, step.thread.thread_id, key, message)
             if not new:
                 return _turn(message)
-            await lifecycle.resume(session, step.thread.task.task_id, only_reason="model_unavailable")
+            await lifecycle.resume(session, task.id, only_reason="model_unavailable")
             usage = answer.usage
+            thread = await threads.get_thread(session, step.thread.thread_id)
+            thread.segment = segment_of(thread).answered().model_dump(mode="json")
+            thread.context_tokens = 0 if usage is None else usage.prompt_tokens + usage.completion_tokens
             await self._event(
                 session,
                 step,
@@ -119,6 +149,7 @@ class ModelActivities:
                         "arguments": function["arguments"],
                     },
                 )
+            await _warn_of_limits(session, task)
         return _turn(message)
 
     async def _failed(self, step: Step, attempt: int, error: JourneymanError) -> None:
@@ -164,13 +195,44 @@ def _model_for(task: Task, role: str) -> str:
     return task.model_tier if profile(role).tier == "standard" else "fast"
 
 
+async def _spent(session: AsyncSession, task: Task) -> Spent:
+    totals = await ledger_totals(session, task.id)
+    wall = (now() - task.started_at).total_seconds() if task.started_at else 0
+    return Spent(
+        tokens=totals["tokens"],
+        cost_usd=Decimal(totals["cost_usd"]),
+        wall_time_s=int(wall),
+        steps=await threads.count_steps(session, task.id),
+    )
+
+
+async def _warn_of_limits(session: AsyncSession, task: Task) -> None:
+    """Say once for each limit that four fifths of it are used."""
+    limits = limits_of(task.budget)
+    if limits == Limits():
+        return
+    spent = await _spent(session, task)
+    due, _ = Warned().due(limits, spent)
+    for dimension in due:
+        limit = limits.of(dimension)
+        await append(
+            session,
+            task.id,
+            EventType.BUDGET_WARNED,
+            {"limit": dimension.value, "spent": str(getattr(spent, dimension.value)), "of": str(limit)},
+            step_key=f"{task.id}:warned:{dimension.value}:{limit}",
+        )
+
+
 async def _check_limits(session: AsyncSession, task: Task) -> None:
-    """Raise :class:`BudgetExhausted` at the limits of steps and wall time. Tokens and money are the gateway's to check."""
-    max_steps = task.budget.get("max_steps")
-    if max_steps is not None and await threads.count_steps(session, task.id) >= int(max_steps):
-        raise BudgetExhausted(f"The task has used its {max_steps} steps.", limit="max_steps")
-    max_wall_s = task.budget.get("max_wall_s")
-    if max_wall_s is not None:
-        started = await session.scalar(sa.select(Task.started_at).where(Task.id == task.id))
-        if started is not None and now() - started >= timedelta(seconds=float(max_wall_s)):
-            raise BudgetExhausted(f"The task has used its {max_wall_s} seconds of wall time.", limit="max_wall_s")
+    """Raise :class:`BudgetExhausted` at a limit that is used up. What a call may still cost is the gateway's to reserve."""
+    limits = limits_of(task.budget)
+    if limits == Limits():
+        return
+    reached = limits.reached(await _spent(session, task))
+    if reached:
+        limit = limits.of(reached[0])
+        raise BudgetExhausted(
+            f"The task has used up its budget of {limit} ({reached[0].value}). Raise the limit to go on, or cancel it.",
+            limit=reached[0].value,
+        )

@@ -6,8 +6,9 @@ from typing import Any
 from sqlalchemy.ext.asyncio import AsyncSession
 from temporalio import activity
 
-from journeyman.agents import context
+from journeyman.agents import context, loops
 from journeyman.agents.arguments import SubmitReview, SubmitWork
+from journeyman.agents.canonical import digest
 from journeyman.agents.plans import Plan
 from journeyman.agents.roles import profile
 from journeyman.agents.tools import ParsedCall, ToolError, parse_call
@@ -85,6 +86,8 @@ class ToolActivities:
         if batch.workplace.replaced and not batch.announced:
             batch.announced = True
             result.text = f"{context.sandbox_replaced_note()['content']}\n\n{result.text}"
+        if isinstance(parsed, ParsedCall) and not parsed.terminal:
+            batch.observed.append(loops.Step(tool=parsed.name, arguments=parsed.digest, result=digest(result.text)))
         await self._record(batch, key, call, parsed, result)
 
     async def _run(self, batch: "_Batch", key: str, parsed: ParsedCall) -> ToolResult:
@@ -116,10 +119,10 @@ class ToolActivities:
         """Store the result, its event, and what a submission means, in one transaction."""
         step, thread = batch.step, batch.step.thread
         output_id = None
-        digest = ""
+        blob = ""
         if result.output is not None:
             output_id = _output_id(key)
-            digest = await put_blob(self._store, thread.task.project_id, result.output)
+            blob = await put_blob(self._store, thread.task.project_id, result.output)
         async with self._database.transaction() as session:
             await lock_task(session, thread.task.task_id)
             if result.output is not None and output_id is not None:
@@ -131,7 +134,7 @@ class ToolActivities:
                     name=output_id,
                     media_type="application/octet-stream",
                     size=len(result.output),
-                    digest=digest,
+                    digest=blob,
                     key=f"{thread.thread_id}:{output_id}",
                 )
             _, new = await threads.append_message(
@@ -217,6 +220,7 @@ class ToolActivities:
             snapshot = (await self._workplaces.capture(batch.workplace)).digest
         async with self._database.transaction() as session:
             task = await lock_task(session, thread.task.task_id)
+            outcome.tripped = await self._watch(session, batch, snapshot)
             await checkpoints.create(
                 session,
                 project_id=task.project_id,
@@ -231,6 +235,33 @@ class ToolActivities:
         if outcome.submitted and profile(thread.role).forks_workspace:
             await self._workplaces.leave(thread)
         return outcome
+
+    @staticmethod
+    async def _watch(session: AsyncSession, batch: "_Batch", snapshot: str) -> str | None:
+        """Let the circuit breaker see the calls; returns why it trips. A nudge goes into the thread as a note."""
+        step = batch.step
+        thread = await threads.get_thread(session, step.thread.thread_id)
+        window = loops.Window.model_validate(thread.loop_window or {})
+        workspace = None if profile(step.thread.role).forks_workspace else snapshot
+        for observed in batch.observed:
+            window, alarm = loops.observe(window, observed.model_copy(update={"workspace": workspace}))
+            if alarm is None:
+                continue
+            if alarm.level == "trip":
+                thread.loop_window = None
+                await append(
+                    session,
+                    step.thread.task.task_id,
+                    EventType.CIRCUIT_BREAKER_TRIPPED,
+                    {"kind": alarm.kind, "message": alarm.message, "role": step.thread.role},
+                    thread_id=thread.id,
+                    subtask_id=thread.subtask_id,
+                    step_key=f"{step.key}:tripped",
+                )
+                return alarm.message
+            await threads.append_message(session, thread.id, f"{step.key}:nudge", context.user_note(alarm.message))
+        thread.loop_window = window.model_dump(mode="json")
+        return None
 
     async def _fetch_output(self, step: Step, output_id: str) -> bytes | None:
         task = step.thread.task
@@ -272,6 +303,7 @@ class _Batch:
     step: Step
     workplace: Workplace
     announced: bool = False
+    observed: list[loops.Step] = field(default_factory=list)
     outcome: StepOutcome = field(default_factory=StepOutcome)
 
     def note_submission(self, parsed: ParsedCall) -> None:

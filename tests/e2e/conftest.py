@@ -1,0 +1,112 @@
+"""Tests of the whole: real servers, real processes, real sandboxes; only the model's answers are scripted."""
+
+import asyncio
+import json
+import uuid
+from collections.abc import AsyncIterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+TERMINAL = {"succeeded", "failed", "errored", "cancelled"}
+
+
+@dataclass
+class Outcome:
+    """A task that has ended, with its whole event log."""
+
+    task: dict[str, Any]
+    events: list[dict[str, Any]]
+
+    def of(self, *types: str) -> list[dict[str, Any]]:
+        return [event for event in self.events if event["type"] in types]
+
+    @property
+    def types(self) -> list[str]:
+        return [event["type"] for event in self.events]
+
+    def results(self, tool: str | None = None) -> list[dict[str, Any]]:
+        return [event["data"] for event in self.of("agent.tool_result") if tool in {None, event["data"]["tool"]}]
+
+
+@dataclass
+class Platform:
+    """The running platform as a client sees it."""
+
+    client: httpx.AsyncClient
+    scripts: Path
+    submitted: list[str] = field(default_factory=list)
+
+    async def submit(self, threads: list[dict[str, Any]], **fields: Any) -> str:
+        """Register the script under an instruction of its own, and submit that."""
+        instruction = fields.pop("instruction", None) or f"Scripted task {uuid.uuid4()}"
+        script = {"name": uuid.uuid4().hex, "instruction": instruction, "threads": threads}
+        path = self.scripts / f"{script['name']}.json"
+        partial = path.with_suffix(".partial")
+        partial.write_text(json.dumps(script))
+        partial.rename(path)
+        body = {"instruction": instruction, "workspace": {"source": "none"}, **fields}
+        response = await self.client.post("/v1/tasks", json=body)
+        assert response.status_code == 201, response.text
+        task_id: str = response.json()["id"]
+        self.submitted.append(task_id)
+        return task_id
+
+    async def task(self, task_id: str) -> dict[str, Any]:
+        response = await self.client.get(f"/v1/tasks/{task_id}")
+        response.raise_for_status()
+        return response.json()
+
+    async def events(self, task_id: str) -> list[dict[str, Any]]:
+        events: list[dict[str, Any]] = []
+        while True:
+            after = events[-1]["seq"] if events else 0
+            response = await self.client.get(f"/v1/tasks/{task_id}/events", params={"after": after, "limit": 100})
+            response.raise_for_status()
+            page = response.json()["data"]
+            if not page:
+                return events
+            events.extend(page)
+
+    async def wait_for(self, task_id: str, condition: Any, timeout_s: float = 60) -> dict[str, Any]:
+        """Poll the task until ``condition(task)`` is true."""
+        async with asyncio.timeout(timeout_s):
+            while True:
+                task = await self.task(task_id)
+                if condition(task):
+                    return task
+                await asyncio.sleep(0.05)
+
+    async def end(self, task_id: str, timeout_s: float = 90) -> Outcome:
+        try:
+            task = await self.wait_for(task_id, lambda task: task["state"] in TERMINAL, timeout_s)
+        except TimeoutError:
+            tail = [(event["type"], event["data"]) for event in (await self.events(task_id))[-6:]]
+            raise AssertionError(f"task did not end; its last events: {tail}") from None
+        outcome = Outcome(task, await self.events(task_id))
+        assert [event["seq"] for event in outcome.events] == list(range(1, len(outcome.events) + 1))
+        return outcome
+
+    async def run(self, threads: list[dict[str, Any]], **fields: Any) -> Outcome:
+        return await self.end(await self.submit(threads, **fields))
+
+    async def get(self, path: str, **params: Any) -> Any:
+        response = await self.client.get(path, params=params)
+        response.raise_for_status()
+        return response.json()
+
+
+@pytest.fixture
+async def platform(full_stack: Any) -> AsyncIterator[Platform]:
+    settings = full_stack.settings
+    key = (settings.data_dir / "admin.key").read_text().strip()
+    async with httpx.AsyncClient(
+        base_url=settings.api_url, headers={"Authorization": f"Bearer {key}"}, timeout=30
+    ) as client:
+        running = Platform(client, settings.replay_scripts)
+        yield running
+        for task_id in running.submitted:
+            await client.post(f"/v1/tasks/{task_id}/cancel")

@@ -1,0 +1,90 @@
+"""The context of a thread: what the model is sent, and the summary that begins a new segment when that grows too long."""
+
+from dataclasses import dataclass
+from typing import Any
+
+from sqlalchemy.ext.asyncio import AsyncSession
+
+from journeyman.agents import compaction
+from journeyman.agents.compaction import SegmentState
+from journeyman.agents.context import assistant_message
+from journeyman.platform.events.log import append
+from journeyman.platform.events.types import EventType
+from journeyman.platform.kit.errors import Conflict
+from journeyman.platform.tasks.lifecycle import lock_task
+from journeyman.platform.threads import repository as threads
+from journeyman.platform.threads.models import Thread
+from journeyman.workflows.types import Step
+
+
+@dataclass(frozen=True)
+class ContextWindow:
+    """What fits into a model: tokens of prompt and answer together, and of those the answer's share."""
+
+    tokens: int
+    max_output_tokens: int
+
+
+def needs_summary(thread: Thread, messages: list[dict[str, Any]], window: ContextWindow) -> bool:
+    """Whether the next request would come too close to the end of the context.
+
+    Raises :class:`Conflict` when summaries do not help, because the opening or single results are too long for the model.
+    """
+    decision = compaction.next_step(
+        segment_of(thread),
+        _prompt_tokens(thread, messages),
+        context_tokens=window.tokens,
+        max_output_tokens=window.max_output_tokens,
+    )
+    if decision == compaction.Step.STUCK:
+        raise Conflict(
+            f"The conversation does not fit the model's context of {window.tokens:,} tokens, even after a summary. "
+            "Use a model with a longer context, or cut the task into smaller ones.",
+            code="context_exhausted",
+        )
+    return decision == compaction.Step.COMPACT
+
+
+def segment_of(thread: Thread) -> SegmentState:
+    return SegmentState.model_validate(thread.segment or {})
+
+
+def _prompt_tokens(thread: Thread, messages: list[dict[str, Any]]) -> int:
+    """What the engine counted last, plus an estimate of what came since."""
+    if not thread.context_tokens:
+        return compaction.estimate_tokens(messages)
+    newer = len(messages)
+    while newer and messages[newer - 1]["role"] != "assistant":
+        newer -= 1
+    return thread.context_tokens + compaction.estimate_tokens(messages[newer:])
+
+
+async def begin_segment(
+    session: AsyncSession, step: Step, messages: list[dict[str, Any]], summary: str, tokens: int
+) -> None:
+    """Store the summary in the old segment and begin the next one with it; once per segment."""
+    await lock_task(session, step.thread.task.task_id)
+    thread = await threads.get_thread(session, step.thread.thread_id)
+    state = segment_of(thread)
+    key = f"{thread.id}:segment:{state.segment}"
+    await threads.append_message(session, thread.id, f"{key}:request", dict(compaction.summary_request()))
+    _, new = await threads.append_message(session, thread.id, f"{key}:summary", assistant_message(summary))
+    if not new:
+        return
+    first: int | None = None
+    for index, message in enumerate(compaction.next_segment(messages[1:], summary, state)):
+        seq, _ = await threads.append_message(session, thread.id, f"{key}:next:{index}", dict(message))
+        first = seq if first is None else first
+    assert first is not None
+    thread.segment_start = first
+    thread.segment = state.compacted().model_dump(mode="json")
+    thread.context_tokens = 0
+    await append(
+        session,
+        step.thread.task.task_id,
+        EventType.AGENT_COMPACTED,
+        {"role": thread.role, "segment": state.segment + 1, "tokens_before": tokens, "summary": summary},
+        thread_id=thread.id,
+        subtask_id=thread.subtask_id,
+        step_key=f"{key}:compacted",
+    )
