@@ -121,7 +121,7 @@ def next_segment(messages: Sequence[Message], summary: str, state: SegmentState)
         f"Turn: {turns}",
         "The conversation up to here was replaced by your own summary. `recall` searches all that was said.",
         cut_text(
-            summary.strip() or "(The summary was empty. Look at the workspace to see what is done.)", SUMMARY_LIMIT
+            _untagged(summary) or "(The summary was empty. Look at the workspace to see what is done.)", SUMMARY_LIMIT
         ),
     ]
     if after.files:
@@ -132,6 +132,11 @@ def next_segment(messages: Sequence[Message], summary: str, state: SegmentState)
         )
     opening = _original(str(messages[0].get("content") or ""))
     return [user_message(opening + _OPEN + "\n\n".join(parts) + _CLOSE), *_carried(messages)], after
+
+
+def _untagged(summary: str) -> str:
+    """The summary without the tag that later tells where the opening ends."""
+    return summary.replace(_OPEN.strip(), "").replace(_CLOSE.strip(), "").strip()
 
 
 def _original(content: str) -> str:

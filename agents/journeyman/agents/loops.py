@@ -87,14 +87,11 @@ def observe(window: Window, step: Step, thresholds: Thresholds | None = None) ->
     workspace = step.workspace[:_DIGITS] if step.workspace is not None else None
     key = "\x1f".join((step.tool, step.arguments[:_DIGITS], step.result[:_DIGITS], workspace or ""))
     keep = max(limits.repeat_trip, _MAX_PERIOD * limits.cycle_trip) + 1
-    if workspace is None:
-        idle = 0
-    else:
-        idle = window.idle + 1 if workspace == window.workspace else 0
+    unchanged = workspace is not None and workspace == window.workspace
     after = Window(
         keys=(*window.keys, key)[-keep:],
         workspace=workspace,
-        idle=idle,
+        idle=window.idle + 1 if unchanged else 0,
         rates=(*window.rates, step.new_tokens)[-_RATES_KEPT:] if step.new_tokens else window.rates,
     )
     alarms = [

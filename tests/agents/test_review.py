@@ -1,0 +1,69 @@
+import pytest
+
+from journeyman.agents.arguments import Finding, SubmitReview
+from journeyman.agents.review import (
+    FailedCommand,
+    Next,
+    ReviewPolicy,
+    acceptance_reason,
+    after_acceptance,
+    after_review,
+    rejection_reason,
+)
+
+APPROVE = SubmitReview(verdict="approve")
+MAJOR = SubmitReview(verdict="request_changes", findings=[Finding(severity="major", path="a.py", message="Wrong.")])
+MINOR = SubmitReview(verdict="request_changes", findings=[Finding(severity="minor", message="Name it better.")])
+
+
+@pytest.mark.parametrize(
+    ("review", "round_number", "revision", "changed", "expected"),
+    [
+        (APPROVE, 1, 1, True, Next.ACCEPT),
+        (APPROVE, 9, 9, False, Next.ACCEPT),
+        (MAJOR, 1, 1, True, Next.REVISE),
+        (MAJOR, 2, 1, True, Next.REVISE),
+        (MAJOR, 3, 1, True, Next.REPLAN),
+        (MAJOR, 2, 1, False, Next.REPLAN),
+        (MAJOR, 1, 1, False, Next.REVISE),
+        (MAJOR, 3, 3, True, Next.FAIL),
+        (MINOR, 1, 1, True, Next.REVISE),
+        (MINOR, 2, 1, True, Next.ACCEPT),
+    ],
+)
+def test_what_a_review_leads_to(review, round_number, revision, changed, expected):
+    decision = after_review(review, round_number=round_number, revision=revision, work_changed=changed)
+    assert decision.next == expected
+    assert decision.reason
+
+
+def test_every_task_comes_to_an_end():
+    policy = ReviewPolicy(max_rounds=4, max_revisions=2)
+    reviews, revision, round_number = 0, 1, 1
+    while True:
+        reviews += 1
+        match after_review(MAJOR, round_number=round_number, revision=revision, policy=policy).next:
+            case Next.REVISE:
+                round_number += 1
+            case Next.REPLAN:
+                revision, round_number = revision + 1, 1
+            case end:
+                break
+    assert end == Next.FAIL
+    assert reviews == 8
+
+
+def test_what_acceptance_leads_to():
+    failed = [FailedCommand("make test", 2, "boom")]
+    assert after_acceptance([], total=3, revision=1).next == Next.ACCEPT
+    assert after_acceptance(failed, total=3, revision=1).next == Next.REPLAN
+    assert after_acceptance(failed, total=3, revision=3).next == Next.FAIL
+    assert "1 of 3" in after_acceptance(failed, total=3, revision=1).reason
+
+
+def test_reasons_carry_the_evidence():
+    text = acceptance_reason([FailedCommand("make test", 2, "boom\n" * 5000), FailedCommand("sleep 9", None, "")])
+    assert "exit code 2:\nmake test\nOutput:\nboom" in text
+    assert "did not end in time:\nsleep 9\nOutput:\n(no output)" in text
+    assert len(text) < 6000
+    assert "- [major] a.py: Wrong." in rejection_reason("s1", MAJOR.findings, 3)
