@@ -1,0 +1,1 @@
+"""The REST process: application, authentication, problem documents, limits, health."""

@@ -1,0 +1,66 @@
+"""What endpoints ask for: resources, the request's transaction, and who is asking."""
+
+import secrets
+from collections.abc import AsyncIterator
+from typing import Annotated
+
+from fastapi import Depends, Request
+from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
+from sqlalchemy.ext.asyncio import AsyncSession
+
+from journeyman.platform.api.resources import Resources
+from journeyman.platform.kit.errors import Forbidden, Unauthorized
+from journeyman.platform.tenancy import service as tenancy
+from journeyman.platform.tenancy.service import Principal
+
+_bearer = HTTPBearer(auto_error=False, description="An API key: `jm_…`")
+
+
+def get_resources(request: Request) -> Resources:
+    resources: Resources = request.app.state.resources
+    return resources
+
+
+ResourcesDep = Annotated[Resources, Depends(get_resources)]
+
+
+async def get_session(resources: ResourcesDep) -> AsyncIterator[AsyncSession]:
+    async with resources.database.transaction() as session:
+        yield session
+
+
+SessionDep = Annotated[AsyncSession, Depends(get_session, scope="function")]
+"""The request's one transaction: committed before the answer is sent, rolled back when the endpoint raises."""
+
+BearerDep = Annotated[HTTPAuthorizationCredentials | None, Depends(_bearer)]
+
+
+async def get_principal(resources: ResourcesDep, credentials: BearerDep) -> Principal:
+    if credentials is None or not credentials.credentials:
+        raise Unauthorized("This address needs a key: send the header `Authorization: Bearer jm_…`.")
+    # A transaction of its own, closed at once: an event stream must not sit on the one that let it in.
+    async with resources.database.transaction() as session:
+        return await tenancy.authenticate(session, credentials.credentials)
+
+
+PrincipalDep = Annotated[Principal, Depends(get_principal)]
+
+
+def get_admin(principal: PrincipalDep) -> Principal:
+    if principal.role != "admin":
+        raise Forbidden("This needs an admin key; the one you sent belongs to a member.", code="admin_required")
+    return principal
+
+
+AdminDep = Annotated[Principal, Depends(get_admin)]
+
+
+def require_internal(resources: ResourcesDep, credentials: BearerDep) -> None:
+    """Lets the platform's own processes in, and nobody else."""
+    expected = resources.settings.internal_secret.get_secret_value()
+    given = credentials.credentials if credentials is not None else ""
+    if not secrets.compare_digest(given.encode("utf-8", "surrogatepass"), expected.encode()):
+        raise Unauthorized("This address is for the platform's own processes.")
+
+
+InternalDep = Depends(require_internal)

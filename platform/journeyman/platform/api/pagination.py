@@ -1,0 +1,48 @@
+"""Cursors: opaque to clients, positions in a newest-first order to us."""
+
+import base64
+import binascii
+import json
+from datetime import datetime
+from typing import Annotated, Final, NamedTuple
+
+from fastapi import Query
+
+from journeyman.platform.kit.errors import InvalidInput
+
+DEFAULT_LIMIT: Final = 20
+MAX_LIMIT: Final = 100
+
+Limit = Annotated[int, Query(ge=1, le=MAX_LIMIT, description="How many to return at most.")]
+
+
+class Position(NamedTuple):
+    """The last row of a page."""
+
+    created_at: datetime
+    id: str
+
+
+def encode_cursor(position: Position) -> str:
+    raw = json.dumps([position.created_at.isoformat(), position.id], separators=(",", ":"))
+    return base64.urlsafe_b64encode(raw.encode()).decode().rstrip("=")
+
+
+def decode_cursor(cursor: str | None) -> Position | None:
+    """Raises :class:`InvalidInput` for what this API never gave out."""
+    if cursor is None:
+        return None
+    try:
+        raw = base64.b64decode(cursor + "=" * (-len(cursor) % 4), altchars=b"-_", validate=True)
+        moment, id_ = json.loads(raw)
+        position = Position(datetime.fromisoformat(moment), id_)
+    except (binascii.Error, ValueError, TypeError) as error:
+        raise _refused() from error
+    if position.created_at.tzinfo is None or not isinstance(id_, str) or not id_.isascii() or "\x00" in id_:
+        raise _refused()
+    return position
+
+
+def _refused() -> InvalidInput:
+    message = "The cursor is not one this API gave out. Leave it out to begin at the newest."
+    return InvalidInput(message, errors=[{"field": "cursor", "message": message}])

@@ -1,0 +1,60 @@
+"""``/me``, ``/projects`` and ``/api-keys``."""
+
+from importlib.metadata import version
+
+from fastapi import APIRouter
+
+from journeyman.platform.api.dependencies import AdminDep, PrincipalDep, ResourcesDep, SessionDep
+from journeyman.platform.tenancy import service
+from journeyman.platform.tenancy.schemas import (
+    ApiKeyList,
+    ApiKeyView,
+    CreateApiKey,
+    CreatedApiKey,
+    CreatedProject,
+    CreateProject,
+    Me,
+    ProjectList,
+    ProjectView,
+)
+
+router = APIRouter(tags=["tenancy"])
+
+
+@router.get("/me")
+async def me(principal: PrincipalDep, resources: ResourcesDep) -> Me:
+    """Whose key this is, and which engine answers for the agents."""
+    engine = "replay" if resources.settings.uses_replay_engine else "model"
+    return Me.of(principal, engine=engine, version=version("journeyman"))
+
+
+@router.get("/projects")
+async def list_projects(admin: AdminDep, session: SessionDep) -> ProjectList:
+    """The projects of the organization."""
+    found = await service.projects(session, admin.organization_id)
+    return ProjectList(data=[ProjectView.of(project) for project in found])
+
+
+@router.post("/projects", status_code=201)
+async def create_project(body: CreateProject, admin: AdminDep, session: SessionDep) -> CreatedProject:
+    """A new project in the organization, with its first admin key."""
+    project, key = await service.create_project(session, admin.organization_id, body.name)
+    return CreatedProject(**ProjectView.of(project).model_dump(), api_key=CreatedApiKey.made(key))
+
+
+@router.get("/api-keys")
+async def list_api_keys(admin: AdminDep, session: SessionDep) -> ApiKeyList:
+    """The project's keys, newest first, without their secrets."""
+    return ApiKeyList(data=[ApiKeyView.of(key) for key in await service.keys(session, admin.project_id)])
+
+
+@router.post("/api-keys", status_code=201)
+async def create_api_key(body: CreateApiKey, admin: AdminDep, session: SessionDep) -> CreatedApiKey:
+    """A new key of the project. Its secret is in this answer and nowhere else."""
+    return CreatedApiKey.made(await service.create_key(session, admin.project_id, body.name, body.role))
+
+
+@router.delete("/api-keys/{key_id}")
+async def revoke_api_key(key_id: str, admin: AdminDep, session: SessionDep) -> ApiKeyView:
+    """Revoke a key, at once and for good. Revoking it again changes nothing."""
+    return ApiKeyView.of(await service.revoke_key(session, admin.project_id, key_id))
