@@ -93,7 +93,7 @@ class ModelActivities:
         self, task: Task, step: Step, attempt: int, thread: Thread, messages: list[dict[str, Any]]
     ) -> list[dict[str, Any]]:
         """Have the conversation summed up over the same prefix; returns the messages of the new segment."""
-        request = self._request(task, step, f"{step.key}:summary", attempt, [*messages, dict(summary_request())])
+        request = self._request(task, step, f"{step.key}:summary", attempt, [*messages, summary_request()])
         answer = await self._engine.complete(request)
         async with self._database.transaction() as session:
             await begin_segment(session, step, messages, answer.text, thread.context_tokens)

@@ -36,13 +36,13 @@ def needs_summary(thread: Thread, messages: list[dict[str, Any]], window: Contex
         context_tokens=window.tokens,
         max_output_tokens=window.max_output_tokens,
     )
-    if decision == compaction.Step.STUCK:
+    if decision == compaction.NextStep.STUCK:
         raise Conflict(
             f"The conversation does not fit the model's context of {window.tokens:,} tokens, even after a summary. "
             "Use a model with a longer context, or cut the task into smaller ones.",
             code="context_exhausted",
         )
-    return decision == compaction.Step.COMPACT
+    return decision == compaction.NextStep.COMPACT
 
 
 def segment_of(thread: Thread) -> SegmentState:
@@ -67,23 +67,24 @@ async def begin_segment(
     thread = await threads.get_thread(session, step.thread.thread_id)
     state = segment_of(thread)
     key = f"{thread.id}:segment:{state.segment}"
-    await threads.append_message(session, thread.id, f"{key}:request", dict(compaction.summary_request()))
+    await threads.append_message(session, thread.id, f"{key}:request", compaction.summary_request())
     _, new = await threads.append_message(session, thread.id, f"{key}:summary", assistant_message(summary))
     if not new:
         return
     first: int | None = None
-    for index, message in enumerate(compaction.next_segment(messages[1:], summary, state)):
-        seq, _ = await threads.append_message(session, thread.id, f"{key}:next:{index}", dict(message))
+    opening, after = compaction.next_segment(messages[1:], summary, state)
+    for index, message in enumerate(opening):
+        seq, _ = await threads.append_message(session, thread.id, f"{key}:next:{index}", message)
         first = seq if first is None else first
     assert first is not None
     thread.segment_start = first
-    thread.segment = state.compacted().model_dump(mode="json")
+    thread.segment = after.model_dump(mode="json")
     thread.context_tokens = 0
     await append(
         session,
         step.thread.task.task_id,
         EventType.AGENT_COMPACTED,
-        {"role": thread.role, "segment": state.segment + 1, "tokens_before": tokens, "summary": summary},
+        {"role": thread.role, "segment": after.segment, "tokens_before": tokens, "summary": summary},
         thread_id=thread.id,
         subtask_id=thread.subtask_id,
         step_key=f"{key}:compacted",
