@@ -1,0 +1,30 @@
+"""Prometheus metrics of the gateway, in the platform's registry."""
+
+from typing import Final
+
+from prometheus_client import Counter, Gauge, Histogram
+
+from journeyman.platform.kit.metrics import REGISTRY
+
+CALLS: Final = Counter(
+    "journeyman_gateway_calls_total",
+    "Reserved calls by outcome: ok, client_gone, rejected (by the engine, or it is down), broken, ambiguous.",
+    ["kind", "outcome"],
+    registry=REGISTRY,
+)
+TOKENS: Final = Counter(
+    "journeyman_gateway_tokens_total",
+    "Settled tokens; direction is input, output or cached_input; counted by the engine, or estimated.",
+    ["kind", "direction", "estimated"],
+    registry=REGISTRY,
+)
+ADDED_SECONDS: Final = Histogram(
+    "journeyman_gateway_admission_seconds",
+    "From the whole request to its sending: authentication, budget, ledger.",
+    buckets=(0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 5),
+    registry=REGISTRY,
+)
+UNSETTLED: Final = Gauge(
+    "journeyman_gateway_unsettled", "Ended calls not yet written to the ledger.", registry=REGISTRY
+)
+REFUSALS: Final = Counter("journeyman_gateway_refusals_total", "Error responses by code.", ["code"], registry=REGISTRY)

@@ -1,0 +1,111 @@
+"""Where a conversation stands, read from its messages alone: the engine may be killed at any time and knows nothing else."""
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, cast
+
+from journeyman.platform.inference.replay.script import Role, Script, ScriptThread
+
+_ROLE: Final = re.compile(r"You are the (Planner|Coder|Reviewer) of Journeyman\.")
+_TASK: Final = re.compile(r"<task>(.*)</task>", re.DOTALL)
+_FIELD: Final = re.compile(r"^(Subtask|Round|Revision|Turn):[ \t]*(\S+)[ \t]*$", re.MULTILINE)
+
+Message = Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Conversation:
+    """``turn`` counts the answers given since the first user message, plus ``Turn: <n>`` of a compacted one."""
+
+    instruction: str
+    role: Role
+    subtask: str | None
+    round: int | None
+    revision: int | None
+    turn: int
+    news: str
+    """Text of all messages since the last answer."""
+
+    @classmethod
+    def read(cls, messages: Sequence[Message]) -> "Conversation | None":
+        """None when the messages are not those of a Journeyman agent with a task."""
+        system = next((text_of(m) for m in messages if m.get("role") in {"system", "developer"}), "")
+        role = _ROLE.match(system)
+        first = next((place for place, m in enumerate(messages) if m.get("role") == "user"), None)
+        if role is None or first is None:
+            return None
+        opening = text_of(messages[first])
+        task = _TASK.search(opening)
+        if task is None:
+            return None
+        # The instruction is the user's text: lines in it that look like fields are not.
+        fields = dict(_FIELD.findall(opening[: task.start()] + opening[task.end() :]))
+        answers = sum(1 for m in messages[first:] if m.get("role") == "assistant")
+        news: list[str] = []
+        for message in reversed(messages):
+            if message.get("role") == "assistant":
+                break
+            news.insert(0, text_of(message))
+        return cls(
+            instruction=task.group(1).strip(),
+            role=cast("Role", role.group(1).lower()),
+            subtask=fields.get("Subtask"),
+            round=_number(fields.get("Round")),
+            revision=_number(fields.get("Revision")),
+            turn=answers + (_number(fields.get("Turn")) or 0),
+            news="\n".join(news),
+        )
+
+    def thread_in(self, script: Script) -> tuple[int, ScriptThread] | None:
+        """The thread that plays this conversation, with its place in the script."""
+        best: tuple[int, int, ScriptThread] | None = None
+        for place, thread in enumerate(script.threads):
+            if thread.role != self.role:
+                continue
+            wanted = (
+                (thread.subtask, self.subtask),
+                (thread.round, self.round),
+                (thread.revision, self.revision),
+            )
+            if any(theirs is not None and theirs != ours for theirs, ours in wanted):
+                continue
+            named = sum(theirs is not None for theirs, _ in wanted)
+            if best is None or named > best[0]:
+                best = (named, place, thread)
+        return None if best is None else (best[1], best[2])
+
+
+def text_of(message: Message) -> str:
+    """The message's text, whether its content is a string or a list of parts."""
+    content = message.get("content")
+    if isinstance(content, str):
+        return content
+    if isinstance(content, list):
+        return "".join(part.get("text", "") for part in content if isinstance(part, dict))
+    return ""
+
+
+def estimated_usage(messages: Sequence[Message], tools: object, answer_bytes: int) -> dict[str, Any]:
+    """Plausible numbers: four bytes a token, and as cached what the call before this one had sent, in blocks of 16."""
+    last_answer = max((place for place, m in enumerate(messages) if m.get("role") == "assistant"), default=None)
+    tools_size = _size(tools) if tools else 0
+    prompt = (tools_size + _size(messages)) // 4 + 1
+    cached = 0 if last_answer is None else (tools_size + _size(messages[:last_answer])) // 4 // 16 * 16
+    completion = answer_bytes // 4 + 1
+    return {
+        "prompt_tokens": prompt,
+        "completion_tokens": completion,
+        "total_tokens": prompt + completion,
+        "prompt_tokens_details": {"cached_tokens": min(cached, prompt)},
+        "completion_tokens_details": {"reasoning_tokens": 0},
+    }
+
+
+def _size(value: object) -> int:
+    return len(json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode("utf-8", "surrogatepass"))
+
+
+def _number(value: str | None) -> int | None:
+    return int(value) if value is not None and value.isdecimal() else None
