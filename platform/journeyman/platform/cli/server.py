@@ -1,0 +1,81 @@
+"""Which server a command talks to, and with which key."""
+
+import json
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from journeyman.platform.cli.exits import CommandError, Exit
+
+STACK_FILE = "stack.json"
+KEY_FILE = "admin.key"
+
+
+@dataclass(frozen=True, slots=True)
+class Server:
+    url: str
+    api_key: str
+    source: str
+    """Where the address comes from, for messages: an option, the environment, or a data directory."""
+
+
+def data_dir() -> Path:
+    """As the settings have it, read without loading them: this is on the path of every command."""
+    named = os.environ.get("JOURNEYMAN_DATA_DIR")
+    return Path(named) if named else Path.home() / ".journeyman"
+
+
+def read_stack(directory: Path) -> dict[str, Any] | None:
+    """What the supervisor wrote about the stack it runs, or None."""
+    try:
+        found = json.loads((directory / STACK_FILE).read_text())
+    except (OSError, ValueError):
+        return None
+    return found if isinstance(found, dict) else None
+
+
+def stack_api_url(stack: dict[str, Any] | None) -> str | None:
+    urls = (stack or {}).get("urls")
+    found = (stack or {}).get("api_url") or (urls.get("api") if isinstance(urls, dict) else None)
+    return found if isinstance(found, str) else None
+
+
+def find_server(url: str | None = None, api_key: str | None = None) -> Server:
+    """Options first, then ``JOURNEYMAN_URL`` and ``JOURNEYMAN_API_KEY``, then the data directory of a local stack.
+
+    Raises :class:`CommandError` that says what is missing.
+    """
+    directory = data_dir()
+    found_url = url or os.environ.get("JOURNEYMAN_URL")
+    local = found_url is None
+    source = "--url" if url else "JOURNEYMAN_URL" if found_url else str(directory)
+    if found_url is None:
+        found_url = stack_api_url(read_stack(directory))
+    if found_url is None:
+        raise CommandError(
+            f"No server found: {directory} has no running stack, and neither --url nor JOURNEYMAN_URL names one.\n"
+            "Start one on this machine with `journeyman up`, or name one: --url https://… --api-key jm_…",
+            Exit.PLATFORM,
+        )
+    if not found_url.startswith(("http://", "https://")):
+        raise CommandError(
+            f"The server's address must begin with http:// or https://, not {found_url!r} (from {source})."
+        )
+    key = api_key or os.environ.get("JOURNEYMAN_API_KEY") or _key_of(directory, local=local)
+    if not key:
+        raise CommandError(
+            f"No API key for {found_url}. Give one with --api-key or JOURNEYMAN_API_KEY"
+            + (f"; {directory / KEY_FILE} does not exist or cannot be read." if local else ".")
+        )
+    return Server(found_url.rstrip("/"), key, source)
+
+
+def _key_of(directory: Path, *, local: bool) -> str | None:
+    # A local key is never sent to a server that somebody named: it may be a stranger's.
+    if not local:
+        return None
+    try:
+        return (directory / KEY_FILE).read_text().strip() or None
+    except OSError:
+        return None

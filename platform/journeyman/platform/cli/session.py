@@ -1,0 +1,52 @@
+"""What every command that talks to a server has in common: finding it, and printing for people or programs."""
+
+import json
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+from rich.text import Text
+
+from journeyman.platform.cli import render
+from journeyman.platform.cli.client import Api
+from journeyman.platform.cli.server import find_server
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """The global options."""
+
+    url: str | None = None
+    api_key: str | None = None
+
+
+@contextmanager
+def connected(target: Target) -> Iterator[Api]:
+    server = find_server(target.url, target.api_key)
+    # Only the address of a local stack may change while a command runs.
+    local = server.source not in {"--url", "JOURNEYMAN_URL"}
+    api = Api(server, locate=(lambda: find_server(target.url, target.api_key)) if local else None)
+    try:
+        yield api
+    finally:
+        api.close()
+
+
+def engine_is_replay(api: Api) -> bool:
+    """Whether scripted answers stand in for a model; said wherever a task is shown."""
+    return bool(api.get("/v1/me").get("engine") == "replay")
+
+
+def print_json(value: Any) -> None:
+    print(json.dumps(value, ensure_ascii=True, indent=2))
+
+
+def print_table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+    """A table: framed on a terminal, aligned and never cut in a pipe."""
+    if render.is_terminal():
+        render.console().print(render.table(columns, [[Text(cell) for cell in row] for row in rows]))
+        return
+    widths = [max(len(row[index]) for row in [columns, *rows]) for index in range(len(columns))]
+    for row in [columns, *rows]:
+        print("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())

@@ -1,0 +1,387 @@
+"""Events as steps for people: what each one means, in a line, and what it changes in the view of its task."""
+
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Final
+
+from journeyman.platform.cli.text import clock, duration, lines_of, one_line, size
+from journeyman.platform.cli.view import PLATFORM, Json, Line, Running, Subtask, TaskView
+
+
+def tell(view: TaskView, event: Json) -> Line | None:
+    """Fold one event into the view, in the order of ``seq``, and return the line to show for it, if any.
+
+    Types that this version does not know become a line with their name.
+    """
+    view.last_seq = event["seq"]
+    kind = str(event.get("type"))
+    data = event.get("data")
+    data = data if isinstance(data, dict) else {}
+    role = view.role_of(event, data)
+    teller = _TELLERS.get(kind)
+    said = _Said(one_line(kind, 60)) if teller is None else teller(view, event, data)
+    if said is None:
+        return None
+    return Line(
+        seq=event["seq"],
+        time=clock(event.get("time")),
+        role=said.role or role,
+        text=said.text,
+        status=said.status,
+        detail=tuple(lines_of(said.detail)) if said.detail else (),
+        subtask=event.get("subtask_id"),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Said:
+    text: str
+    status: str = ""
+    detail: str = ""
+    role: str = ""
+
+
+_Teller = Callable[[TaskView, Json, Json], _Said | None]
+
+
+def describe_call(tool: str, raw: Any) -> tuple[str, str]:
+    """A tool call in a few words, and the longer text it carries. ``raw`` is what the model wrote, valid or not."""
+    arguments = raw
+    if isinstance(raw, str):
+        try:
+            arguments = json.loads(raw or "{}")
+        except ValueError:
+            return f"{one_line(tool, 40)} with arguments that are not JSON: {one_line(raw, 80)}", ""
+    if not isinstance(arguments, dict):
+        return f"{one_line(tool, 40)} {one_line(str(raw), 100)}", ""
+
+    def word(name: str, limit: int = 160) -> str:
+        return one_line(str(arguments.get(name, "")), limit)
+
+    match tool:
+        case "shell":
+            return f"$ {word('command', 300)}", ""
+        case "read_file":
+            return f"reads {word('path')}", ""
+        case "write_file":
+            content = str(arguments.get("content", ""))
+            return f"writes {word('path')} ({len(content.splitlines())} lines)", content
+        case "edit_file":
+            return f"edits {word('path')}", _as_diff(str(arguments.get("old", "")), str(arguments.get("new", "")))
+        case "search":
+            where = f" in {word('path')}" if arguments.get("path") else ""
+            return f"searches for {word('pattern')}{where}", ""
+        case "list_files":
+            return f"lists {word('path') or '.'}", ""
+        case "read_output":
+            return f"reads output {word('output_id', 40)} from {word('start')} to {word('end')}", ""
+        case "recall":
+            return f"recalls: {word('query')}", ""
+        case "remember":
+            return f"remembers: {word('text')}", ""
+        case "submit_plan":
+            subtasks = arguments.get("subtasks")
+            return f"submits a plan of {len(subtasks) if isinstance(subtasks, list) else '?'} subtasks", ""
+        case "submit_work":
+            return "submits the work", str(arguments.get("summary", ""))
+        case "submit_review":
+            return f"submits a review: {word('verdict')}", ""
+        case _:
+            return f"{one_line(tool, 60)} {one_line(json.dumps(arguments, sort_keys=True), 120)}", ""
+
+
+def _as_diff(old: str, new: str) -> str:
+    return "\n".join([*(f"- {line}" for line in old.splitlines()), *(f"+ {line}" for line in new.splitlines())])
+
+
+def _created(view: TaskView, event: Json, _data: Json) -> _Said:
+    view.started_at = view.started_at or event.get("time")
+    return _Said("task accepted")
+
+
+def _state(view: TaskView, event: Json, data: Json) -> _Said:
+    view.state = one_line(str(data.get("to", "")), 30)
+    if view.ended:
+        view.finished_at = event.get("time")
+        view.running.clear()
+    words = {
+        "preparing": "prepares the workspace and checks the environment",
+        "planning": "planning",
+        "awaiting_approval": "waits for the plan to be approved",
+        "running": "the work begins",
+        "verifying": "runs the acceptance commands in a clean sandbox",
+    }
+    return _Said(words.get(view.state, view.state))
+
+
+def _ended(view: TaskView, event: Json, data: Json) -> _Said:
+    state = str(data.get("state") or event["type"].removeprefix("task."))
+    view.state = "succeeded" if state == "completed" else one_line(state, 30)
+    view.finished_at = event.get("time")
+    view.verified = bool(data.get("verified"))
+    failure = data.get("failure")
+    view.failure = failure if isinstance(failure, dict) else None
+    view.paused = None
+    view.running.clear()
+    if view.state == "succeeded":
+        how = "every acceptance command passed" if view.verified else "not verified: there was no acceptance command"
+        return _Said(f"task succeeded ({how})", "ok" if view.verified else "warn")
+    why = str((view.failure or {}).get("message") or data.get("reason") or "")
+    return _Said(f"task {view.state}", "warn" if view.state == "cancelled" else "bad", why)
+
+
+def _paused(view: TaskView, _event: Json, data: Json) -> _Said:
+    view.paused = one_line(str(data.get("reason", "?")), 40)
+    return _Said(
+        f"paused: {view.paused.replace('_', ' ')}", "warn", str(data.get("detail") or data.get("message") or "")
+    )
+
+
+def _resumed(view: TaskView, _event: Json, _data: Json) -> _Said:
+    view.paused = None
+    return _Said("goes on")
+
+
+def _environment_checked(_view: TaskView, _event: Json, _data: Json) -> _Said:
+    return _Said("environment checked", "ok")
+
+
+def _environment_failed(_view: TaskView, _event: Json, data: Json) -> _Said:
+    problems = data.get("problems")
+    detail = "\n".join(str(problem) for problem in problems) if isinstance(problems, list) else ""
+    return _Said("the environment is not fit for the task", "bad", detail)
+
+
+def _plan(view: TaskView, event: Json, data: Json) -> _Said:
+    view.plan_revision = int(data.get("revision") or view.plan_revision + 1)
+    found = data.get("subtasks")
+    entries = [entry for entry in found if isinstance(entry, dict)] if isinstance(found, list) else []
+    before = view.subtasks
+    view.subtasks = {}
+    for entry in entries:
+        id_ = str(entry.get("id"))
+        depends = entry.get("depends_on")
+        view.subtasks[id_] = Subtask(
+            id_,
+            one_line(str(entry.get("title") or id_), 100),
+            [str(other) for other in depends] if isinstance(depends, list) else [],
+            state=before[id_].state if id_ in before and before[id_].state == "completed" else "pending",
+        )
+    what = "plan" if event["type"] == "plan.proposed" else f"new plan (revision {view.plan_revision})"
+    titles = [f"{index}. {subtask.title}" for index, subtask in enumerate(view.subtasks.values(), 1)]
+    checks = data.get("acceptance")
+    if isinstance(checks, list):
+        titles += [f"accepted when: {check}" for check in checks]
+    return _Said(f"{what}: {len(entries)} subtask{'' if len(entries) == 1 else 's'}", "", "\n".join(titles))
+
+
+def _subtask(view: TaskView, event: Json, data: Json) -> _Said:
+    id_ = str(data.get("subtask_id") or event.get("subtask_id"))
+    state = {"subtask.started": "running", "subtask.completed": "completed", "subtask.failed": "failed"}[event["type"]]
+    if id_ in view.subtasks:
+        view.subtasks[id_].state = state
+        view.subtasks[id_].rounds = int(data.get("rounds") or view.subtasks[id_].rounds)
+    words = {"running": "begins", "completed": "done", "failed": "given up"}[state]
+    status = {"running": "", "completed": "ok", "failed": "bad"}[state]
+    return _Said(f"subtask {words}: {view.subtask_title(id_)}", status, str(data.get("problem") or ""), role=PLATFORM)
+
+
+def _message(_view: TaskView, _event: Json, data: Json) -> _Said:
+    text = str(data.get("text", ""))
+    first, _, rest = text.strip().partition("\n")
+    return _Said(f"“{one_line(first, 300)}”", "", rest)
+
+
+def _reasoning(_view: TaskView, _event: Json, data: Json) -> _Said:
+    return _Said("thinks", "", str(data.get("text", "")))
+
+
+def _tool_call(view: TaskView, event: Json, data: Json) -> _Said:
+    text, detail = describe_call(str(data.get("tool", "")), data.get("arguments"))
+    view.running[str(data.get("call_id"))] = Running(view.role_of(event, data), text, str(event.get("time")))
+    return _Said(text, "", detail)
+
+
+def _tool_result(view: TaskView, _event: Json, data: Json) -> _Said:
+    # Several calls of one batch end one after the other: then each result says which call it belongs to.
+    several = len(view.running) > 1
+    call = view.running.pop(str(data.get("call_id")), None)
+    ok = bool(data.get("ok"))
+    exit_code = data.get("exit_code")
+    if data.get("timed_out"):
+        said = "ran out of time"
+    elif data.get("oom_killed"):
+        said = "ran out of memory"
+    elif data.get("running"):
+        said = "runs in the background"
+    elif exit_code is not None:
+        said = f"exit {one_line(str(exit_code), 10)}"
+    elif data.get("signal"):
+        said = f"killed by signal {one_line(str(data['signal']), 10)}"
+    else:
+        said = "done" if ok else "refused"
+    seconds = data.get("duration_s")
+    took = f" in {duration(float(seconds))}" if isinstance(seconds, int | float) else ""
+    which = f": {call.text}" if several and call else ""
+    return _Said(f"→ {said}{took}{which}", "ok" if ok else "bad", str(data.get("text", "")))
+
+
+def _model_started(view: TaskView, event: Json, data: Json) -> None:
+    key = f"model:{event.get('thread_id')}"
+    view.running[key] = Running(view.role_of(event, data), "waits for the model", str(event.get("time")))
+
+
+def _model_completed(view: TaskView, event: Json, data: Json) -> None:
+    view.running.pop(f"model:{event.get('thread_id')}", None)
+    usage = data.get("usage")
+    if isinstance(usage, dict):
+        view.tokens += int(usage.get("prompt_tokens") or 0) + int(usage.get("completion_tokens") or 0)
+
+
+def _model_failed(view: TaskView, event: Json, data: Json) -> _Said:
+    view.running.pop(f"model:{event.get('thread_id')}", None)
+    again = "; tried again" if data.get("retryable") else ""
+    return _Said(
+        f"model call failed ({one_line(str(data.get('code', '')), 40)}{again})", "bad", str(data.get("message", ""))
+    )
+
+
+def _review(_view: TaskView, event: Json, data: Json) -> _Said:
+    approved = event["type"] == "review.approved"
+    found = data.get("findings")
+    findings = [entry for entry in found if isinstance(entry, dict)] if isinstance(found, list) else []
+    detail = []
+    for entry in findings:
+        where = f"{entry['path']}:{entry['line']}: " if entry.get("path") and entry.get("line") else ""
+        where = where or (f"{entry['path']}: " if entry.get("path") else "")
+        detail.append(f"{entry.get('severity', 'note')}: {where}{entry.get('message', '')}")
+    return _Said(
+        "approves the work" if approved else "asks for changes", "ok" if approved else "warn", "\n".join(detail)
+    )
+
+
+def _sandbox(_view: TaskView, event: Json, data: Json) -> _Said | None:
+    if event["type"] == "sandbox.replaced":
+        return _Said(
+            "the sandbox was lost; a new one took over",
+            "warn",
+            f"lost: {data.get('lost', 'running processes')}",
+            PLATFORM,
+        )
+    if event["type"] == "sandbox.limit_hit":
+        return _Said(f"a command hit the sandbox's limit: {one_line(str(data.get('limit', '?')), 40)}", "warn")
+    return None
+
+
+def _acceptance(view: TaskView, event: Json, data: Json) -> _Said:
+    passed = event["type"] == "acceptance.passed"
+    view.receipts.append({**data, "passed": passed})
+    seconds = data.get("duration_s")
+    took = f" in {duration(float(seconds))}" if isinstance(seconds, int | float) else ""
+    said = f"acceptance {'passed' if passed else 'failed'}: {one_line(str(data.get('command', '')), 200)}"
+    code = "" if passed else f" (exit {one_line(str(data.get('exit_code')), 10)})"
+    return _Said(f"{said}{code}{took}", "ok" if passed else "bad", "" if passed else str(data.get("output", "")))
+
+
+def _artifact(_view: TaskView, _event: Json, data: Json) -> _Said:
+    return _Said(
+        f"hands over {one_line(str(data.get('name', '')), 120)} ({size(int(data.get('size') or 0))})", role=PLATFORM
+    )
+
+
+def _budget(_view: TaskView, event: Json, data: Json) -> _Said:
+    what = {
+        "warned": "the budget is nearly used up",
+        "exhausted": "the budget is used up",
+        "changed": "the budget was changed",
+    }
+    kind = str(event["type"])
+    return _Said(what.get(kind.removeprefix("budget."), kind), "warn", str(data.get("detail") or ""))
+
+
+def _breaker(_view: TaskView, _event: Json, data: Json) -> _Said:
+    return _Said(
+        f"circuit breaker: {one_line(str(data.get('message') or data.get('kind') or 'going in circles'), 300)}", "warn"
+    )
+
+
+def _memory(_view: TaskView, event: Json, data: Json) -> _Said | None:
+    if event["type"] == "memory.written":
+        return _Said(f"remembered: {one_line(str(data.get('text', '')), 200)}")
+    count = len(data["memories"]) if isinstance(data.get("memories"), list) else 0
+    return _Said(f"recalled {count} thing{'' if count == 1 else 's'} from earlier tasks") if count else None
+
+
+def _steer(_view: TaskView, event: Json, data: Json) -> _Said:
+    return _Said(
+        f"message {event['type'].removeprefix('message.')}: {one_line(str(data.get('text', '')), 200)}", role="user"
+    )
+
+
+def _approval(_view: TaskView, event: Json, data: Json) -> _Said:
+    if event["type"] == "approval.requested":
+        return _Said(f"asks for approval: {one_line(str(data.get('action') or data.get('kind') or ''), 200)}", "warn")
+    return _Said(f"approval decided: {one_line(str(data.get('decision', '')), 40)}", role="user")
+
+
+def _plan_decided(_view: TaskView, event: Json, _data: Json) -> _Said:
+    return _Said(f"plan {event['type'].removeprefix('plan.')}", role="user")
+
+
+def _silent(_view: TaskView, _event: Json, _data: Json) -> None:
+    return None
+
+
+def _compacted(_view: TaskView, _event: Json, _data: Json) -> _Said:
+    return _Said("the conversation was summarized to make room")
+
+
+_TELLERS: Final[dict[str, _Teller]] = {
+    "task.created": _created,
+    "task.state_changed": _state,
+    "task.paused": _paused,
+    "task.resumed": _resumed,
+    "task.completed": _ended,
+    "task.failed": _ended,
+    "task.errored": _ended,
+    "task.cancelled": _ended,
+    "environment.checked": _environment_checked,
+    "environment.failed": _environment_failed,
+    "plan.proposed": _plan,
+    "plan.revised": _plan,
+    "plan.edited": _plan,
+    "plan.approved": _plan_decided,
+    "plan.rejected": _plan_decided,
+    "subtask.started": _subtask,
+    "subtask.completed": _subtask,
+    "subtask.failed": _subtask,
+    "agent.message": _message,
+    "agent.reasoning": _reasoning,
+    "agent.tool_call": _tool_call,
+    "agent.tool_result": _tool_result,
+    "agent.compacted": _compacted,
+    "review.approved": _review,
+    "review.changes_requested": _review,
+    "model.started": _model_started,
+    "model.completed": _model_completed,
+    "model.failed": _model_failed,
+    "sandbox.leased": _sandbox,
+    "sandbox.replaced": _sandbox,
+    "sandbox.released": _sandbox,
+    "sandbox.limit_hit": _sandbox,
+    "checkpoint.created": _silent,
+    "artifact.created": _artifact,
+    "acceptance.passed": _acceptance,
+    "acceptance.failed": _acceptance,
+    "message.received": _steer,
+    "message.delivered": _steer,
+    "approval.requested": _approval,
+    "approval.decided": _approval,
+    "budget.warned": _budget,
+    "budget.exhausted": _budget,
+    "budget.changed": _budget,
+    "circuit_breaker.tripped": _breaker,
+    "memory.written": _memory,
+    "memory.recalled": _memory,
+}

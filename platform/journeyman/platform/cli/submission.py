@@ -1,0 +1,131 @@
+"""From the options of ``journeyman submit`` to the body of ``POST /v1/tasks``."""
+
+import json
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from journeyman.platform.cli import packing
+from journeyman.platform.cli.client import Api
+from journeyman.platform.cli.exits import CommandError
+from journeyman.platform.cli.text import parse_duration, size
+from journeyman.platform.cli.view import Json
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """What was given; None and empty mean not given, so that a task file's own values stay."""
+
+    instruction: str | None = None
+    file: Path | None = None
+    workspace: Path | None = None
+    git: str | None = None
+    ref: str | None = None
+    accept: Sequence[str] = ()
+    setup: Sequence[str] = ()
+    env: Sequence[str] = ()
+    title: str | None = None
+    tier: str | None = None
+    budget_tokens: int | None = None
+    budget_cost: float | None = None
+    budget_time: str | None = None
+    budget_steps: int | None = None
+    exclude: Sequence[str] = field(default=())
+    include_git: bool = False
+
+
+def build(options: Options) -> Json:
+    """The body without its workspace archive. Raises :class:`CommandError` for what cannot be meant."""
+    if options.workspace is not None and options.git is not None:
+        raise CommandError("--workspace and --git exclude each other: a task has one workspace.")
+    if options.ref is not None and options.git is None:
+        raise CommandError("--ref names a branch, tag or commit of --git; give --git URL too.")
+    body = _read_file(options.file) if options.file is not None else {}
+    if options.instruction is not None:
+        body["instruction"] = _instruction(options.instruction)
+    if not str(body.get("instruction") or "").strip():
+        raise CommandError(
+            "There is no instruction. Give it as an argument, as - for standard input, or in --file task.json."
+        )
+    if options.title is not None:
+        body["title"] = options.title
+    if options.tier is not None:
+        body["model_tier"] = options.tier
+    if options.accept:
+        body["acceptance"] = list(options.accept)
+    if options.git is not None:
+        body["workspace"] = {"source": "git", "url": options.git} | ({"ref": options.ref} if options.ref else {})
+    environment = dict(body.get("environment") or {})
+    if options.setup:
+        environment["setup"] = list(options.setup)
+    if options.env:
+        environment["env"] = {**(environment.get("env") or {}), **dict(_assignment(entry) for entry in options.env)}
+    if environment:
+        body["environment"] = environment
+    budget = dict(body.get("budget") or {}) | _budget(options)
+    if budget:
+        body["budget"] = budget
+    return body
+
+
+def _read_file(path: Path) -> Json:
+    try:
+        text = sys.stdin.read() if str(path) == "-" else path.read_text(encoding="utf-8")
+        found = json.loads(text)
+    except OSError as error:
+        raise CommandError(f"Cannot read {path}: {error.strerror}.") from None
+    except ValueError as error:
+        raise CommandError(f"{path} is not valid JSON: {error}.") from None
+    if not isinstance(found, dict):
+        raise CommandError(f"{path} must hold one JSON object, the body of POST /v1/tasks.")
+    return found
+
+
+def _instruction(given: str) -> str:
+    if given != "-":
+        return given
+    try:
+        return sys.stdin.buffer.read().decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise CommandError(f"The instruction on standard input is not UTF-8 (byte {error.start}).") from None
+
+
+def _assignment(entry: str) -> tuple[str, str]:
+    name, equals, value = entry.partition("=")
+    if not equals or not name:
+        raise CommandError(f"--env takes NAME=VALUE, not {entry!r}.")
+    return name, value
+
+
+def _budget(options: Options) -> Json:
+    found: Json = {}
+    if options.budget_tokens is not None:
+        found["max_tokens"] = options.budget_tokens
+    if options.budget_cost is not None:
+        found["max_cost_usd"] = options.budget_cost
+    if options.budget_steps is not None:
+        found["max_steps"] = options.budget_steps
+    if options.budget_time is not None:
+        try:
+            found["max_wall_s"] = int(parse_duration(options.budget_time))
+        except ValueError as error:
+            raise CommandError(f"--budget-time: {error}.") from None
+    return found
+
+
+def send_workspace(api: Api, workspace: Path, *, exclude: Sequence[str] = (), include_git: bool = False) -> Json:
+    """Upload a directory or an archive and return the ``workspace`` of a task's body. Says what it does on stderr."""
+    if not workspace.exists():
+        raise CommandError(f"{workspace} does not exist.")
+    if workspace.is_dir():
+        packed = packing.pack(workspace, exclude=exclude, include_git=include_git)
+    else:
+        packed = packing.open_archive(workspace)
+    with packed.file:
+        for note in packed.notes:
+            print(f"# {note}", file=sys.stderr)
+        uploaded = api.upload(packed.file, packed.length)
+    files = uploaded.get("files", packed.files)
+    print(f"# uploaded {files} files, {size(packed.length)} packed", file=sys.stderr)
+    return {"source": "archive", "upload_id": uploaded["id"]}

@@ -1,0 +1,271 @@
+"""The commands on tasks: each prints for people or programs and returns its exit code."""
+
+import sys
+import time
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+from rich.text import Text
+
+from journeyman.platform.cli import render, submission, watch
+from journeyman.platform.cli.client import Api
+from journeyman.platform.cli.exits import CommandError, Exit, exit_for
+from journeyman.platform.cli.session import Target, connected, engine_is_replay, print_json, print_table
+from journeyman.platform.cli.steps import tell
+from journeyman.platform.cli.text import clock, duration, lines_of, moment, money, number, one_line, size, visible
+from journeyman.platform.cli.view import REPLAY_BANNER, Json, TaskView
+
+
+def submit(
+    target: Target,
+    options: submission.Options,
+    *,
+    wait: bool,
+    as_json: bool,
+    idempotency_key: str | None,
+    timeout_s: float | None,
+    stop_on_pause: bool,
+) -> Exit:
+    body = submission.build(options)
+    with connected(target) as api:
+        if options.workspace is not None:
+            body["workspace"] = submission.send_workspace(
+                api, options.workspace, exclude=options.exclude, include_git=options.include_git
+            )
+        task = api.submit(body, idempotency_key)
+        if not wait:
+            if as_json:
+                print_json(task)
+            else:
+                print(task["id"])
+                print(f"Watch it: journeyman watch {task['id']}", file=sys.stderr)
+            return Exit.OK
+        return _watched(api, task, as_json=as_json, timeout_s=timeout_s, stop_on_pause=stop_on_pause)
+
+
+def watch_task(
+    target: Target, task_id: str, *, as_json: bool, timeout_s: float | None, stop_on_pause: bool, detail: int | None
+) -> Exit:
+    with connected(target) as api:
+        task = api.task(task_id)
+        return _watched(api, task, as_json=as_json, timeout_s=timeout_s, stop_on_pause=stop_on_pause, detail=detail)
+
+
+def _watched(
+    api: Api, task: Json, *, as_json: bool, timeout_s: float | None, stop_on_pause: bool, detail: int | None = None
+) -> Exit:
+    style = watch.chosen_style(as_json=as_json)
+    replay = engine_is_replay(api)
+    view, code = watch.follow(
+        api, task, style=style, replay=replay, timeout_s=timeout_s, stop_on_pause=stop_on_pause, detail=detail
+    )
+    if style != "json" and view.ended:
+        print_outcome(api, view)
+    return code
+
+
+def print_outcome(api: Api, view: TaskView) -> None:
+    """How a task ended: receipts, artifacts, and where to look next."""
+    out = render.console()
+    receipts = api.of_task(view.task_id, "receipts")["data"]
+    artifacts = [
+        entry for entry in api.of_task(view.task_id, "artifacts")["data"] if entry.get("kind") != "tool_output"
+    ]
+    facts = [duration(view.elapsed(time.time())), f"{number(view.tokens)} tokens"]
+    if view.cost_usd is not None:
+        facts.append(money(view.cost_usd))
+    out.print()
+    out.print(Text(f"{render.state_words(view.state, view.verified)}  in {', '.join(facts)}", style="bold"))
+    if view.replay:
+        out.print(Text(f"▷ {REPLAY_BANNER}", style="yellow"))
+    if view.failure:
+        out.print(Text("\n".join(lines_of(str(view.failure.get("message", "")))), style="red"))
+    if view.state == "succeeded" and not view.verified:
+        out.print(Text("Nothing proves the result: the task had no acceptance command (--accept).", style="yellow"))
+    if receipts:
+        out.print(render.receipts_table(receipts))
+    if artifacts:
+        out.print(render.artifacts_table(artifacts))
+    print(
+        f"Look closer: journeyman diff {view.task_id}   journeyman logs {view.task_id}   journeyman show {view.task_id}"
+    )
+
+
+def show(target: Target, task_id: str, *, as_json: bool) -> Exit:
+    with connected(target) as api:
+        task = api.task(task_id)
+        usage = api.of_task(task_id, "usage")
+        receipts = api.of_task(task_id, "receipts")["data"]
+        artifacts = api.of_task(task_id, "artifacts")["data"]
+        if as_json:
+            print_json({**task, "usage": usage, "receipts": receipts, "artifacts": artifacts})
+            return Exit.OK
+        view = TaskView.of(task, replay=engine_is_replay(api))
+        for event in api.events(task_id):
+            tell(view, event)
+        watch.take_usage(view, usage)
+        view.state, view.verified = str(task["state"]), task.get("verified")
+        view.paused = task.get("paused_reason")
+        _print_task(task, view, receipts, artifacts)
+    return Exit.OK
+
+
+def _print_task(task: Json, view: TaskView, receipts: list[Json], artifacts: list[Json]) -> None:
+    out = render.console()
+    out.print(Text(view.title or view.task_id, style="bold"))
+    out.print(render.header(view))
+    if view.replay:
+        out.print(Text(f"▷ {REPLAY_BANNER}", style="yellow"))
+    failure = task.get("failure")
+    if isinstance(failure, dict):
+        out.print(Text(f"{failure.get('code')}: " + "\n".join(lines_of(str(failure.get("message", "")))), style="red"))
+    if task.get("summary"):
+        out.print(Text("\n".join(lines_of(str(task["summary"])))))
+    out.print()
+    out.print(Text("Instruction", style="bold"))
+    out.print(Text("\n".join(f"  {line}" for line in lines_of(str(task.get("instruction", "")), 20))))
+    if view.subtasks:
+        out.print()
+        out.print(Text(f"Plan, revision {view.plan_revision}", style="bold"))
+        out.print(render.plan_tree(view.subtasks.values()))
+    if receipts:
+        out.print()
+        out.print(render.receipts_table(receipts))
+    shown = [entry for entry in artifacts if entry.get("kind") != "tool_output"]
+    if shown:
+        out.print()
+        out.print(render.artifacts_table(shown))
+
+
+def list_tasks(target: Target, *, state: str | None, limit: int, as_json: bool) -> Exit:
+    with connected(target) as api:
+        tasks = list(api.pages("/v1/tasks", limit=limit, state=state))
+        if as_json:
+            print_json(tasks)
+            return Exit.OK
+        if not tasks:
+            print(
+                'No tasks yet. Submit one: journeyman submit "…" --workspace DIR, or try: journeyman demo',
+                file=sys.stderr,
+            )
+            return Exit.OK
+        now = time.time()
+        rows = []
+        for task in tasks:
+            words = render.state_words(task["state"], task.get("verified"))
+            if task.get("paused_reason"):
+                words += f" (paused: {task['paused_reason'].replace('_', ' ')})"
+            begun = moment(task.get("created_at"))
+            age = duration(max(0.0, now - begun.timestamp())) if begun else "-"
+            rows.append((str(task["id"]), words, age, one_line(str(task.get("title") or ""), 60)))
+        print_table(("id", "state", "age", "title"), rows)
+    return Exit.OK
+
+
+def cancel(target: Target, task_id: str, *, as_json: bool) -> Exit:
+    with connected(target) as api:
+        task = api.cancel(task_id)
+        if as_json:
+            print_json(task)
+        else:
+            state = str(task.get("state", ""))
+            ended = exit_for(state) is not Exit.UNFINISHED
+            print(f"{task_id} is {state}." if ended else f"{task_id} is being cancelled (now {state}).")
+    return Exit.OK
+
+
+def artifacts(target: Target, task_id: str, *, download: Path | None, as_json: bool) -> Exit:
+    with connected(target) as api:
+        found = api.of_task(task_id, "artifacts")["data"]
+        if download is None:
+            if as_json:
+                print_json(found)
+            else:
+                rows = [
+                    (str(entry["id"]), str(entry["kind"]), one_line(str(entry["name"]), 200), size(int(entry["size"])))
+                    for entry in found
+                ]
+                print_table(("id", "kind", "name", "size"), rows)
+            return Exit.OK
+        for entry in found:
+            path = place_for(download, str(entry["name"]))
+            count = api.download(str(entry["id"]), path)
+            print(f"{visible(str(path))}  {size(count)}")
+    return Exit.OK
+
+
+def place_for(directory: Path, name: str) -> Path:
+    """A new file's path under the directory for an artifact of that name, whatever the name tries.
+
+    Its parent directories are made. A name that is taken gets a number. Raises :class:`CommandError` when a link in the
+    directory leads out of it.
+    """
+    parts = [part for part in PurePosixPath(name.replace("\x00", "")).parts if part not in {"/", "//", ".", ".."}]
+    parts = [part[:200] for part in parts] or ["artifact"]
+    directory.mkdir(parents=True, exist_ok=True)
+    root = directory.resolve()
+    target = root.joinpath(*parts)
+    if not target.parent.resolve().is_relative_to(root):
+        raise CommandError(
+            f"{visible(str(target.parent))} leads out of {directory}; remove that link or choose another directory."
+        )
+    target.parent.mkdir(parents=True, exist_ok=True)
+    free, count = target, 1
+    while free.exists() or free.is_symlink():
+        count += 1
+        free = target.with_name(f"{target.stem}-{count}{target.suffix}")
+    return free
+
+
+def diff(target: Target, task_id: str, *, from_: str | None, to: str | None, as_json: bool) -> Exit:
+    with connected(target) as api:
+        found = api.of_task(task_id, "diff", **{"from": from_, "to": to})
+        if as_json:
+            print_json(found)
+            return Exit.OK
+        print_diff(found)
+    return Exit.OK
+
+
+def print_diff(found: Any) -> None:
+    patch = str(found.get("patch") or found.get("diff") or "")
+    if not patch.strip():
+        print("Nothing has changed.", file=sys.stderr)
+    elif render.is_terminal():
+        render.console().print(render.diff_text(patch), soft_wrap=True)
+    else:
+        # In a pipe the patch as it is: it may be on its way to `git apply`.
+        print(patch, end="" if patch.endswith("\n") else "\n")
+    if found.get("truncated"):
+        print("# The diff was too long and is cut; the whole one is the artifact of kind patch.", file=sys.stderr)
+
+
+def logs(target: Target, task_id: str, *, follow: bool, types: str | None, as_json: bool) -> Exit:
+    """Every event as a line, with all it says."""
+    import json
+
+    wanted = {entry.strip() for entry in types.split(",")} if types else None
+    with connected(target) as api:
+        view = TaskView.of(api.task(task_id))
+        try:
+            for event in api.follow(task_id) if follow else api.events(task_id):
+                if event is None:
+                    continue
+                line = tell(view, event)
+                if wanted is not None and event["type"] not in wanted:
+                    continue
+                if as_json:
+                    print(json.dumps(event, ensure_ascii=True, separators=(",", ":")), flush=True)
+                    continue
+                where = f" [{one_line(str(event['subtask_id']), 40)}]" if event.get("subtask_id") else ""
+                text = line.text if line else ""
+                role = line.role if line else "platform"
+                print(
+                    f"{event['seq']:>5}  {clock(event.get('time'))}  {event['type']:<26} {role}{where}  {text}".rstrip()
+                )
+                for extra in line.detail if line else ():
+                    print(f"       | {extra}")
+                sys.stdout.flush()
+        except KeyboardInterrupt:
+            return Exit.INTERRUPTED
+    return Exit.OK

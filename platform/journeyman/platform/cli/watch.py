@@ -1,0 +1,166 @@
+"""Following a task to its end: a live view on a terminal, plain lines in a pipe, one event a line as JSON."""
+
+import json
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Literal, Protocol
+
+from rich.live import Live
+
+from journeyman.platform.cli import render
+from journeyman.platform.cli.client import Api
+from journeyman.platform.cli.exits import CommandError, Exit, exit_for
+from journeyman.platform.cli.steps import tell
+from journeyman.platform.cli.view import REPLAY_BANNER, Json, Line, TaskView
+
+Style = Literal["live", "plain", "json"]
+
+_USAGE_EVERY_S = 2.0
+
+
+def chosen_style(*, as_json: bool) -> Style:
+    if as_json:
+        return "json"
+    return "live" if render.is_terminal() else "plain"
+
+
+class _Screen(Protocol):
+    """Where steps go."""
+
+    def event(self, event: Json, line: Line | None) -> None: ...
+
+    def gap(self, why: str | None) -> None: ...
+
+
+class _JsonScreen:
+    def event(self, event: Json, line: Line | None) -> None:  # noqa: ARG002
+        print(json.dumps(event, ensure_ascii=True, separators=(",", ":")), flush=True)
+
+    def gap(self, why: str | None) -> None:
+        _tell_gap(why)
+
+
+class _PlainScreen:
+    def __init__(self, detail: int | None) -> None:
+        self._detail = detail
+
+    def event(self, event: Json, line: Line | None) -> None:  # noqa: ARG002
+        if line is not None:
+            print(render.plain_line(line, self._detail), flush=True)
+
+    def gap(self, why: str | None) -> None:
+        _tell_gap(why)
+
+
+class _LiveScreen:
+    def __init__(self, live: Live, bottom: render.LiveView, detail: int | None) -> None:
+        self._live = live
+        self._bottom = bottom
+        self._detail = detail
+
+    def event(self, event: Json, line: Line | None) -> None:  # noqa: ARG002
+        if line is not None:
+            self._live.console.print(render.rich_line(line, self._detail))
+
+    def gap(self, why: str | None) -> None:
+        self._bottom.gap = why
+
+
+def _tell_gap(why: str | None) -> None:
+    said = "connection is back" if why is None else f"connection lost ({why}); trying again, the task goes on meanwhile"
+    print(f"# {said}", file=sys.stderr, flush=True)
+
+
+@contextmanager
+def _screen(view: TaskView, style: Style, detail: int | None) -> Iterator[_Screen]:
+    if style == "json":
+        yield _JsonScreen()
+    elif style == "plain":
+        if view.replay:
+            print(f"# {REPLAY_BANNER}", flush=True)
+        yield _PlainScreen(render.PLAIN_DETAIL if detail is None else detail)
+    else:
+        bottom = render.LiveView(view)
+        with Live(bottom, console=render.console(), refresh_per_second=8, vertical_overflow="crop") as live:
+            yield _LiveScreen(live, bottom, render.LIVE_DETAIL if detail is None else detail)
+
+
+def follow(
+    api: Api,
+    task: Json,
+    *,
+    style: Style,
+    replay: bool = False,
+    timeout_s: float | None = None,
+    stop_on_pause: bool = False,
+    detail: int | None = None,
+) -> tuple[TaskView, Exit]:
+    """Show the task from its first event to its end, and return what it came to and the exit code for it.
+
+    Ctrl-C ends the watching, not the task. A timeout ends with ``Exit.UNFINISHED``.
+    """
+    view = TaskView.of(task, replay=replay)
+    deadline = None if timeout_s is None else time.monotonic() + timeout_s
+    usage = _Usage(api, view)
+    with _screen(view, style, detail) as screen:
+        try:
+            for event in api.follow(view.task_id, on_gap=screen.gap):
+                if event is not None:
+                    screen.event(event, tell(view, event))
+                    usage.after(event)
+                if stop_on_pause and view.paused and not view.ended:
+                    return view, Exit.UNFINISHED
+                if deadline is not None and time.monotonic() > deadline and not view.ended:
+                    _say(f"Still {view.state} after {timeout_s:g} s; the task goes on.", view)
+                    return view, Exit.UNFINISHED
+        except KeyboardInterrupt:
+            _say("No longer watching; the task goes on.", view)
+            return view, Exit.INTERRUPTED
+        if not view.ended:
+            # The stream's end is the server's word that no more events come; the task itself says what it is.
+            view.state = str(api.task(view.task_id)["state"])
+        usage.fetch()
+    return view, exit_for(view.state)
+
+
+def _say(what: str, view: TaskView) -> None:
+    print(
+        f"{what} Watch it: journeyman watch {view.task_id}   Stop it: journeyman cancel {view.task_id}", file=sys.stderr
+    )
+
+
+class _Usage:
+    """Tokens and cost from the ledger, asked for now and then: events tell tokens only."""
+
+    def __init__(self, api: Api, view: TaskView) -> None:
+        self._api = api
+        self._view = view
+        self._next = time.monotonic() + _USAGE_EVERY_S
+
+    def after(self, event: Json) -> None:
+        if event.get("type") == "model.completed" and time.monotonic() >= self._next:
+            self.fetch()
+
+    def fetch(self) -> None:
+        try:
+            usage = self._api.of_task(self._view.task_id, "usage")
+        except CommandError:
+            return
+        self._next = time.monotonic() + _USAGE_EVERY_S
+        take_usage(self._view, usage)
+
+
+def take_usage(view: TaskView, usage: Json) -> None:
+    """Fill in tokens and cost from a task's usage document."""
+    total = usage.get("total")
+    total = total if isinstance(total, dict) else usage
+    tokens = total.get("tokens")
+    if tokens is None:
+        tokens = (total.get("input_tokens") or total.get("prompt_tokens") or 0) + (
+            total.get("output_tokens") or total.get("completion_tokens") or 0
+        )
+    view.tokens = int(tokens) or view.tokens
+    cost = total.get("cost_usd")
+    view.cost_usd = None if cost is None else str(cost)
