@@ -1,0 +1,184 @@
+"""One supervised process: started, watched, started again with growing pauses when it ends by itself, stopped in order."""
+
+import asyncio
+import os
+import signal
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import Final
+
+from journeyman.platform.embedded.errors import StackError
+from journeyman.platform.embedded.launching import launched
+from journeyman.platform.embedded.logs import LogFile
+from journeyman.platform.embedded.processes import start_ticks_of
+from journeyman.platform.embedded.specs import Part, ProcessSpec, Status
+
+_FIRST_STARTS: Final = 3
+"""How often a process may end before it was ever ready until the whole start counts as failed."""
+_STEADY_S: Final = 30.0
+"""A process that was ready this long is started again without a longer pause than the first."""
+_LONGEST_PAUSE_S: Final = 15.0
+_PROBE_TIMEOUT_S: Final = 5.0
+
+
+class Child:
+    """Owns one process from :meth:`run` until :meth:`stop`. Must be used on the thread that started it: the kernel
+    binds the death signal to that thread's life.
+    """
+
+    def __init__(self, spec: ProcessSpec, log: LogFile, cwd: Path, changed: Callable[[], None]) -> None:
+        self.spec = spec
+        self.part = Part(spec.name, "process", spec.title)
+        self.became_ready: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self.became_ready.add_done_callback(_retrieve)
+        self._log = log
+        self._cwd = cwd
+        self._changed = changed
+        self._stopping = asyncio.Event()
+        self._process: asyncio.subprocess.Process | None = None
+
+    async def run(self) -> None:
+        """Keep the process running until :meth:`stop`; returns early only when it never became ready."""
+        ends = 0
+        while not self._stopping.is_set():
+            ready_for = await self._run_once()
+            if self._stopping.is_set():
+                break
+            ends = 1 if ready_for > _STEADY_S else ends + 1
+            if not self.became_ready.done() and ends >= _FIRST_STARTS:
+                self._show(Status.FAILED, pid=None)
+                tail = self._log.tail()
+                self.became_ready.set_exception(
+                    StackError(
+                        f"{self.spec.name} does not start: {self.part.detail}. The end of {self._log.path}:\n{tail}",
+                        part=self.spec.name,
+                        log=str(self._log.path),
+                    )
+                )
+                return
+            self.part.restarts += 1
+            self._show(Status.RESTARTING, pid=None)
+            pause = min(_LONGEST_PAUSE_S, 0.1 * 2 ** (ends - 1))
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self._stopping.wait(), pause)
+        if self.part.status is not Status.FAILED:
+            self._show(Status.STOPPED, pid=None)
+
+    async def _run_once(self) -> float:
+        """One life of the process; returns for how many seconds it was ready."""
+        started = time.monotonic()
+        self._show(Status.STARTING, pid=None)
+        try:
+            if self.spec.prepare:
+                await self.spec.prepare()
+            self._process = process = await self._spawn()
+        except StackError as error:
+            # Trying again cannot help: a missing program, a database of another version.
+            self.part.detail = error.message
+            if not self.became_ready.done():
+                self._show(Status.FAILED, pid=None)
+                self.became_ready.set_exception(error)
+                self._stopping.set()
+            return 0.0
+        except Exception as error:  # noqa: BLE001  whatever it is, it is shown, and tried again
+            self.part.detail = f"it could not be started ({error})"
+            return 0.0
+        self.part.start_ticks = start_ticks_of(process.pid)
+        self._show(Status.STARTING, pid=process.pid)
+        waiter = asyncio.create_task(process.wait())
+        try:
+            if not await self._wait_until_ready(process.pid, waiter):
+                return 0.0
+            if not self.became_ready.done() and self.spec.provision:
+                await self.spec.provision()
+            ready_at = time.monotonic()
+            self.part.seconds = ready_at - started
+            self.part.detail = ""
+            self._show(Status.READY, pid=process.pid)
+            if not self.became_ready.done():
+                self.became_ready.set_result(None)
+            await waiter
+            self.part.detail = f"it ended by itself ({_how(process.returncode)})"
+            return time.monotonic() - ready_at
+        except Exception as error:  # noqa: BLE001  the first set-up failed: a new start may do better
+            self.part.detail = f"its set-up failed ({error})"
+            return 0.0
+        finally:
+            await self._end(process)
+            await waiter
+            self._process = None
+
+    async def _spawn(self) -> asyncio.subprocess.Process:
+        spec = self.spec
+        with self._log.open() as log:
+            return await asyncio.create_subprocess_exec(
+                *launched(spec.argv, death_signal=spec.death_signal, identity=spec.identity),
+                stdin=asyncio.subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                cwd=self._cwd,
+                env=dict(spec.env),
+                start_new_session=True,
+            )
+
+    async def _wait_until_ready(self, pid: int, waiter: "asyncio.Task[int]") -> bool:
+        """Whether the process answers its probe before it ends, is stopped, or its time is over."""
+        deadline = time.monotonic() + self.spec.start_timeout_s
+        reason = ""
+        while not waiter.done() and not self._stopping.is_set():
+            try:
+                await asyncio.wait_for(self.spec.ready(pid), _PROBE_TIMEOUT_S)
+            except Exception as error:  # noqa: BLE001  not ready yet, for whatever reason
+                reason = str(error) or type(error).__name__
+            else:
+                # Something else may answer on its port while the process itself could not even bind.
+                return not waiter.done()
+            if time.monotonic() > deadline:
+                self.part.detail = f"it is not ready after {self.spec.start_timeout_s:.0f} s ({reason})"
+                return False
+            await asyncio.wait({waiter}, timeout=0.05)
+        if waiter.done():
+            self.part.detail = f"it ended before it was ready ({_how(waiter.result())})"
+        return False
+
+    async def stop(self) -> None:
+        """Ask the process to end, by force after its deadline. :meth:`run` returns soon afterwards."""
+        self._stopping.set()
+        if not self.became_ready.done():
+            self.became_ready.cancel()
+        if self._process is not None:
+            await self._end(self._process)
+
+    async def _end(self, process: asyncio.subprocess.Process) -> None:
+        if process.returncode is None:
+            with suppress(ProcessLookupError):
+                process.send_signal(self.spec.stop_signal)
+            try:
+                await asyncio.wait_for(process.wait(), self.spec.stop_timeout_s)
+            except TimeoutError:
+                self.part.detail = f"it did not stop within {self.spec.stop_timeout_s:.0f} s and was killed"
+        # The group may outlive its leader: nothing of it stays.
+        with suppress(ProcessLookupError, PermissionError):
+            os.killpg(process.pid, signal.SIGKILL)
+        await process.wait()
+
+    def _show(self, status: Status, *, pid: int | None) -> None:
+        self.part.status = status
+        self.part.pid = pid
+        if pid is None:
+            self.part.start_ticks = None
+        self._changed()
+
+
+def _how(returncode: int | None) -> str:
+    if returncode is not None and returncode < 0:
+        return f"killed by {signal.Signals(-returncode).name}"
+    return f"exit code {returncode}"
+
+
+def _retrieve(future: "asyncio.Future[None]") -> None:
+    """Whoever waits learns of the failure; when nobody does, it is no news worth a warning."""
+    if not future.cancelled():
+        future.exception()

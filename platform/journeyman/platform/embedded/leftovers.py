@@ -1,0 +1,38 @@
+"""What an earlier supervisor may have left: its children by pid and start time, and sandboxes."""
+
+import inspect
+from importlib import import_module
+from typing import Any
+
+from journeyman.platform.embedded.datadir import DataDirectory
+from journeyman.platform.embedded.processes import ProcessIdentity, end_all
+from journeyman.platform.kit.settings import Settings
+
+_GRACE_S = 10.0
+
+
+def recorded_processes(state: dict[str, Any] | None) -> list[ProcessIdentity]:
+    """The children that a ``stack.json`` names."""
+    parts = (state or {}).get("parts")
+    found: list[ProcessIdentity] = []
+    for part in parts if isinstance(parts, list) else []:
+        pid, ticks = part.get("pid"), part.get("start_ticks")
+        if isinstance(pid, int) and isinstance(ticks, int):
+            found.append(ProcessIdentity(pid, ticks))
+    return found
+
+
+def end_processes(directory: DataDirectory) -> list[ProcessIdentity]:
+    """End the recorded children that still run. Call with the lock held: then they have no supervisor any more."""
+    return end_all(recorded_processes(directory.read_state()), _GRACE_S)
+
+
+async def reap_sandboxes(settings: Settings) -> None:
+    """End and remove all local sandboxes below the data directory: without workers nobody uses them."""
+    try:
+        local = import_module("journeyman.platform.sandboxes.local")
+    except ModuleNotFoundError:
+        return
+    result = local.reap(settings.sandbox_dir, keep=set())
+    if inspect.isawaitable(result):
+        await result

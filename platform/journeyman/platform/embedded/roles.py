@@ -1,0 +1,78 @@
+"""The platform's own processes: ``journeyman <role>``, configured by environment variables only."""
+
+import os
+from typing import Any, Final
+
+from pydantic import SecretStr
+
+from journeyman.platform.embedded.launching import python_module
+from journeyman.platform.embedded.probes import http_ready, temporal_worker_ready
+from journeyman.platform.embedded.specs import ProcessSpec
+from journeyman.platform.kit.names import Queue
+from journeyman.platform.kit.settings import Settings
+
+_MOST_WORKERS: Final = 16
+_NEEDED: Final = ("migrations", "bucket", "temporal", "vectors", "embeddings")
+
+
+def default_workers() -> int:
+    """One a core that we may use: workflow code holds the interpreter's lock."""
+    return max(1, min(_MOST_WORKERS, len(os.sched_getaffinity(0))))
+
+
+def environment_of(settings: Settings) -> dict[str, str]:
+    """All settings as environment variables, together with our own environment. Holds secrets."""
+    own = {name: value for name, value in os.environ.items() if not name.startswith("JOURNEYMAN_")}
+    values = {f"JOURNEYMAN_{name.upper()}": _text(value) for name, value in settings if value is not None}
+    return own | values
+
+
+def _text(value: Any) -> str:
+    if isinstance(value, SecretStr):
+        return value.get_secret_value()
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    return str(value)
+
+
+def role_specs(settings: Settings, ports: dict[str, int], workers: int) -> list[ProcessSpec]:
+    """The processes of the platform. The replay engine is among them only while no real model is configured."""
+    env = environment_of(settings)
+    replay = ["replay-engine"] if settings.uses_replay_engine else []
+    specs = [
+        _role("api", "API", env, settings.api_port, depends_on=[*_NEEDED, "gateway"]),
+        _role("gateway", "Inference gateway", env, settings.gateway_port, depends_on=["migrations", *replay]),
+    ]
+    if replay:
+        specs.append(_role("replay-engine", "Replay engine", env, ports["replay-engine"], depends_on=[]))
+    queue = settings.worker_roles.split(",")[0].strip() or Queue.ORCHESTRATION.value
+    specs += [
+        ProcessSpec(
+            name=f"worker-{number}",
+            title=f"Worker {number}",
+            argv=[*journeyman_command(), "worker"],
+            env=env,
+            ready=temporal_worker_ready(ports["temporal-http"], settings.temporal_namespace, queue),
+            depends_on=[*_NEEDED, "gateway"],
+            stop_timeout_s=30,  # a worker drains for 20 s
+        )
+        for number in range(1, workers + 1)
+    ]
+    return specs
+
+
+def _role(name: str, title: str, env: dict[str, str], port: int, *, depends_on: list[str]) -> ProcessSpec:
+    return ProcessSpec(
+        name=name,
+        title=title,
+        argv=[*journeyman_command(), name],
+        env=env,
+        ready=http_ready(port, "/readyz"),
+        depends_on=depends_on,
+        stop_timeout_s=15,
+    )
+
+
+def journeyman_command() -> list[str]:
+    """Our own command line, run by the interpreter that runs us."""
+    return python_module("journeyman.platform.cli.main")
