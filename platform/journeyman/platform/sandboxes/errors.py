@@ -1,0 +1,71 @@
+"""What can go wrong with a sandbox, below the platform's root of errors.
+
+Unavailable
+├── SandboxUnavailable   none can be leased here and now
+├── LimitsNotEnforced    this machine cannot hold a sandbox to its limits (not retryable)
+└── SandboxLost          the sandbox is gone or does not answer: lease another, restore a snapshot
+NotFound
+└── ExecNotFound
+InvalidInput
+├── SandboxFileError     ``kind`` says why a file operation was refused
+└── SearchRefused        a pattern that is no regular expression, or takes too long
+RateLimited
+└── TooManyCommands
+"""
+
+from typing import Any, ClassVar
+
+from journeyman.platform.kit.errors import InvalidInput, NotFound, RateLimited, Unavailable
+
+
+class SandboxUnavailable(Unavailable):
+    code = "sandbox_unavailable"
+
+
+class LimitsNotEnforced(Unavailable):
+    code = "limits_not_enforced"
+    retryable = False
+
+
+class SandboxLost(Unavailable):
+    code = "sandbox_lost"
+
+
+class ExecNotFound(NotFound):
+    code = "exec_not_found"
+
+
+class SandboxFileError(InvalidInput):
+    """A refused file operation. ``kind`` is one of ``KINDS`` and also the end of ``code``."""
+
+    KINDS: ClassVar[frozenset[str]] = frozenset(
+        {
+            "not_found",
+            "is_a_directory",
+            "not_a_directory",
+            "not_a_file",
+            "outside",
+            "too_large",
+            "no_space",
+            "permission",
+            "invalid",
+        }
+    )
+
+    def __init__(self, message: str, *, kind: str, **details: Any) -> None:
+        self.kind = kind if kind in self.KINDS else "invalid"
+        super().__init__(message, code=f"file_{self.kind}", **details)
+
+
+class SearchRefused(InvalidInput):
+    code = "search_refused"
+
+
+class TooManyCommands(RateLimited):
+    code = "too_many_commands"
+
+
+class SnapshotRefused(InvalidInput):
+    """The workspace cannot be kept as a snapshot: too many files or bytes."""
+
+    code = "snapshot_refused"

@@ -1,0 +1,270 @@
+"""Sandboxes: the port. A sandbox is a lease on an isolated machine; it is disposable, and nothing that matters lives only there.
+
+Drivers: :class:`journeyman.platform.sandboxes.local.LocalSandboxDriver`. Every driver passes
+``tests/platform/sandboxes/test_conformance.py``.
+
+Paths are absolute paths inside the sandbox, as ``str`` with ``surrogateescape`` for names that are not UTF-8. Only
+``/workspace``, ``/artifacts``, ``/tmp`` and the home directory can be reached by file operations.
+"""
+
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Literal, Protocol
+
+MIB = 1024 * 1024
+GIB = 1024 * MIB
+
+WORKSPACE = "/workspace"
+ARTIFACTS = "/artifacts"
+HOME = "/home/agent"
+SNAPSHOT_ROOTS = ("workspace", "artifacts")
+"""Top-level directories that a snapshot holds; a snapshot's paths begin with one of them, without a leading slash."""
+
+OutputCallback = Callable[[int, bytes], None]
+"""Called with the offset of the bytes in the command's whole output, and the bytes (at most 32 KiB)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What one sandbox may use, all its processes together unless said otherwise."""
+
+    memory_bytes: int = 2 * GIB
+    """Memory of the processes. Files have a limit of their own."""
+    cpus: float = 1.0
+    pids: int = 256
+    """Processes and threads."""
+    disk_bytes: int = 2 * GIB
+    """All writable directories together."""
+    open_files: int = 1024
+    """Per process."""
+
+
+@dataclass(frozen=True, slots=True)
+class SandboxSpec:
+    """What to lease. ``network="host"`` is for the platform's own fetching of sources, never for an agent's commands."""
+
+    sandbox_id: str
+    env: Mapping[str, str] = field(default_factory=dict)
+    network: Literal["none", "host"] = "none"
+    limits: Limits = field(default_factory=Limits)
+    toolset: str = "python"
+    lease_s: float = 3600.0
+
+
+@dataclass(frozen=True, slots=True)
+class ExecRequest:
+    """A command for ``bash -c`` (``sh -c`` where there is no bash).
+
+    ``timeout_s`` bounds a foreground command; a background one runs until it is killed or the sandbox ends.
+    """
+
+    exec_id: str
+    command: str
+    cwd: str = WORKSPACE
+    env: Mapping[str, str] = field(default_factory=dict)
+    timeout_s: float = 120.0
+    background: bool = False
+    output_limit: int = MIB
+    stdin: bytes = b""
+
+
+@dataclass(frozen=True, slots=True)
+class ExecResult:
+    """How a command stands or ended. ``output`` is stdout and stderr as they came, interleaved.
+
+    Over ``output_limit`` the middle is left out, and a line in its place says how many bytes. ``exit_code`` is ``None``
+    while the command runs and when a signal ended it; ``signal`` is that signal. ``oom_killed`` tells that a process of
+    the sandbox was killed for memory while this command ran. ``reattached`` tells that the command had been started by
+    an earlier call with the same ``exec_id``.
+    """
+
+    exec_id: str
+    exit_code: int | None
+    signal: int | None
+    timed_out: bool
+    oom_killed: bool
+    output: bytes
+    total_bytes: int
+    truncated: bool
+    duration_s: float
+    running: bool
+    reattached: bool
+
+
+@dataclass(frozen=True, slots=True)
+class FileInfo:
+    path: str
+    kind: Literal["file", "directory", "symlink", "other"]
+    size: int
+    mode: int
+    modified: float
+    """Unix seconds."""
+
+
+@dataclass(frozen=True, slots=True)
+class SearchHit:
+    path: str
+    line: int
+    """From 1."""
+    text: str
+    """The line, cut at 500 characters; bytes that are not UTF-8 are replaced."""
+
+
+@dataclass(frozen=True, slots=True)
+class TreeEntry:
+    """A file, directory or symbolic link under a snapshot root, for example ``workspace/src/a.py``."""
+
+    path: str
+    kind: Literal["file", "directory", "symlink"]
+    mode: int
+    """Permission bits without set-id and sticky."""
+    size: int = 0
+    sha256: str = ""
+    target: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Scan:
+    """The state of the snapshot roots. ``complete``: ``entries`` is everything; otherwise what differs from the base."""
+
+    scan_id: str
+    complete: bool
+    entries: list[TreeEntry]
+    removed: list[str]
+    skipped: list[str]
+    """What a snapshot cannot hold (sockets, FIFOs, paths that are too long); at most 100 of them."""
+
+
+@dataclass(frozen=True, slots=True)
+class FileChunk:
+    """Part of a file's content. ``last`` closes the file; ``missing`` says it vanished or changed its kind meanwhile."""
+
+    path: str
+    offset: int
+    data: bytes
+    last: bool
+    missing: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class LimitEnforcement:
+    name: str
+    enforced: bool
+    how: str
+    note: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class EnforcementReport:
+    """What this machine can hold a sandbox to."""
+
+    driver: str
+    limits: list[LimitEnforcement]
+    isolation: list[LimitEnforcement]
+
+    @property
+    def unenforced(self) -> list[str]:
+        """Names of limits that nothing enforces here."""
+        return [limit.name for limit in self.limits if not limit.enforced]
+
+
+class Sandbox(Protocol):
+    """A leased sandbox. Every method raises :class:`~.errors.SandboxLost` when the sandbox is gone or does not answer."""
+
+    @property
+    def id(self) -> str: ...
+
+    async def run(self, request: ExecRequest, on_output: OutputCallback | None = None) -> ExecResult:
+        """Run a command, once per ``exec_id`` however often and from wherever this is called.
+
+        A later caller joins the running command, or gets the result kept from before, with the output from its first
+        byte (capped). Cancelling the call leaves the command running; :meth:`kill` ends it. At ``timeout_s`` the whole
+        process tree gets SIGTERM, and SIGKILL half a second later. A background command returns at once, ``running``.
+        """
+        ...
+
+    async def poll(self, exec_id: str) -> ExecResult:
+        """How a command stands, with its output so far. Raises :class:`~.errors.ExecNotFound`."""
+        ...
+
+    async def kill(self, exec_id: str) -> None:
+        """End a command and all its descendants. Not an error when it has ended."""
+        ...
+
+    async def read_file(self, path: str, start: int = 0, length: int | None = None) -> bytes:
+        """Bytes of a regular file. Without ``length`` the rest of it, at most 16 MiB, else ``too_large``."""
+        ...
+
+    async def write_file(self, path: str, data: bytes, mode: int | None = None) -> None:
+        """Replace a file in one step, making its directories; keeps its mode unless one is given (0644 for new files)."""
+        ...
+
+    async def list_files(self, path: str = WORKSPACE, depth: int = 2) -> list[FileInfo]:
+        """What is below a directory, to that depth, sorted; at most 5,000 entries. Links are listed, not followed."""
+        ...
+
+    async def search(self, pattern: str, path: str = WORKSPACE, glob: str | None = None) -> list[SearchHit]:
+        """Lines that match a Python regular expression in text files below a path; at most 500 hits, 15 seconds.
+
+        ``glob`` is matched against the file's name, or against its path below ``path`` when it holds a slash.
+        """
+        ...
+
+    async def scan(self, base: str | None = None) -> Scan:
+        """The snapshot roots; only what differs when the sandbox remembers the state with the digest ``base``."""
+        ...
+
+    def read_blobs(self, paths: Sequence[str]) -> AsyncIterator[FileChunk]:
+        """Contents of files named by a scan, in that order, in chunks of at most 1 MiB."""
+        ...
+
+    async def mark(
+        self, scan_id: str, digest: str, changed: Sequence[TreeEntry] = (), missing: Sequence[str] = ()
+    ) -> None:
+        """Let the sandbox remember a scan under a digest.
+
+        ``changed`` are files whose content was another when it was read, ``missing`` the ones that were gone by then.
+        """
+        ...
+
+    async def replace_tree(
+        self, entries: Sequence[TreeEntry], contents: AsyncIterator[tuple[str, bytes]], digest: str
+    ) -> None:
+        """Make the snapshot roots hold exactly these entries, and remember that state under the digest.
+
+        ``contents`` gives chunks of the files' contents in any order of files, each file's chunks in order and together.
+        """
+        ...
+
+    async def renew(self, lease_s: float) -> None:
+        """Let the lease end that many seconds from now."""
+        ...
+
+    async def ping(self) -> None: ...
+
+
+class SandboxDriver(Protocol):
+    """Leases sandboxes. They outlive the process that leased them, until released or until the lease ends."""
+
+    async def lease(self, spec: SandboxSpec) -> Sandbox:
+        """A sandbox with that id: the one that exists, or a new one.
+
+        Raises :class:`~.errors.LimitsNotEnforced` and :class:`~.errors.SandboxUnavailable` with what to do about it.
+        """
+        ...
+
+    async def connect(self, sandbox_id: str) -> Sandbox:
+        """The sandbox that some process leased. Raises :class:`~.errors.SandboxLost`."""
+        ...
+
+    async def release(self, sandbox_id: str) -> None:
+        """End a sandbox and everything in it. Not an error when there is none."""
+        ...
+
+    async def list_ids(self) -> list[str]: ...
+
+    async def report(self) -> EnforcementReport: ...
+
+    async def close(self) -> None:
+        """Let go of this process's own resources; leased sandboxes stay."""
+        ...
