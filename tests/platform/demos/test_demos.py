@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from journeyman.platform.demos import catalog, load
+from journeyman.platform.demos.synthetic_prices import csv_text
 from journeyman.platform.inference.replay.script import Script
 from journeyman.platform.kit.errors import NotFound
 
@@ -58,7 +59,6 @@ def test_packing_gives_the_same_bytes_and_all_files(demo):
 
 
 def test_the_wheel_brings_demos_and_prompts_along(tmp_path):
-    pytest.importorskip("hatchling", reason="the build backend is not installed")
     code = "import sys; from hatchling.build import build_wheel; build_wheel(sys.argv[1])"
     subprocess.run([sys.executable, "-c", code, str(tmp_path)], cwd=ROOT, check=True, capture_output=True, timeout=120)
     (wheel,) = tmp_path.glob("*.whl")
@@ -69,3 +69,11 @@ def test_the_wheel_brings_demos_and_prompts_along(tmp_path):
         assert {f"{base}/workspace/{name}" for name, _ in demo.files()} <= names
     for name in ("planner", "coder", "reviewer", "workplace"):
         assert f"journeyman/agents/prompts/{name}.md" in names
+
+
+def test_the_prices_are_those_that_the_generator_gives():
+    bundled = dict(load("analyse-prices").files())["prices.csv"].read_text(encoding="utf-8")
+    assert bundled == csv_text()
+    dates = [line.partition(",")[0] for line in bundled.splitlines()[1:]]
+    assert len(dates) - len(set(dates)) == 1
+    assert dates == sorted(dates)
