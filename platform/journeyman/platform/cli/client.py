@@ -144,35 +144,43 @@ class Api:
         return count
 
     def follow(
-        self, task_id: str, after: int = 0, *, on_gap: Callable[[str | None], None] | None = None
+        self,
+        task_id: str,
+        after: int = 0,
+        *,
+        deadline: float | None = None,
+        on_gap: Callable[[str | None], None] | None = None,
     ) -> Iterator[Json | None]:
         """Events from ``after`` on, until the task's log ends; reconnects by itself, without loss or repetition.
 
-        Yields None for a sign of life without news (a caller can then look at its clock). ``on_gap`` is told why the
-        stream is away, and None when it is back.
+        Yields None for a sign of life without news, and ends when ``deadline`` (monotonic) has passed. ``on_gap`` is told
+        why the stream is away, and None when it is back.
         """
         away_since: float | None = None
         wait = 0.2
         while True:
             why = "the stream ended"
             try:
-                for message in self._stream(task_id, after):
+                for message in self._stream(task_id, after, deadline):
                     if away_since is not None and on_gap is not None:
                         on_gap(None)
                     away_since, wait = None, 0.2
-                    if message is None:
-                        yield None
-                        continue
-                    if message.event == "end":
+                    if message is not None and message.event == "end":
                         return
-                    event = _event_of(message)
-                    if event is not None and event["seq"] > after:
+                    event = None if message is None else _event_of(message)
+                    if event is None:
+                        yield None
+                    elif event["seq"] > after:
                         after = event["seq"]
                         yield event
+                    if _passed(deadline):
+                        return
             except httpx.TransportError as error:
                 why = _reason(error)
             except _Away as error:
                 why = str(error)
+            if _passed(deadline):
+                return
             away_since = away_since or time.monotonic()
             if time.monotonic() - away_since > _PATIENCE_S:
                 raise CommandError(
@@ -187,9 +195,10 @@ class Api:
             yield None
             self._find_again()
 
-    def _stream(self, task_id: str, after: int) -> Iterator[sse.ServerSentEvent | None]:
+    def _stream(self, task_id: str, after: int, deadline: float | None) -> Iterator[sse.ServerSentEvent | None]:
         headers = {"Accept": "text/event-stream", "Last-Event-ID": str(after)}
-        timeout = httpx.Timeout(_SILENCE_S, connect=5)
+        left = _SILENCE_S if deadline is None else max(0.05, deadline - time.monotonic())
+        timeout = httpx.Timeout(min(_SILENCE_S, left), connect=5)
         path = f"/v1/tasks/{_segment(task_id)}/events/stream"
         with self._http.stream("GET", path, headers=headers, timeout=timeout) as response:
             if response.status_code in {429, 500, 502, 503, 504}:
@@ -252,6 +261,10 @@ def refusal(response: httpx.Response) -> CommandError:
     return CommandError(
         "\n".join(lines), Exit.USAGE if response.status_code < 500 and response.status_code != 429 else Exit.PLATFORM
     )
+
+
+def _passed(deadline: float | None) -> bool:
+    return deadline is not None and time.monotonic() > deadline
 
 
 def _reason(error: httpx.TransportError) -> str:

@@ -47,12 +47,18 @@ def pack(directory: Path, *, exclude: Sequence[str] = (), include_git: bool = Fa
     packed = Packed(cast(BinaryIO, tempfile.TemporaryFile(prefix="journeyman-upload-")), 0)  # noqa: SIM115  handed on
     if not include_git and (directory / ".git").exists():
         packed.notes.append(".git is left out; --include-git sends the history along")
-    with (
-        gzip.GzipFile(filename="", mode="wb", fileobj=cast(IO[bytes], packed.file), mtime=0, compresslevel=6) as zipped,
-        tarfile.open(fileobj=zipped, mode="w", format=tarfile.PAX_FORMAT) as archive,
-    ):
-        for entry in _walk(directory, "", patterns):
-            _add(archive, directory, entry, packed)
+    try:
+        with (
+            gzip.GzipFile(
+                filename="", mode="wb", fileobj=cast(IO[bytes], packed.file), mtime=0, compresslevel=6
+            ) as zipped,
+            tarfile.open(fileobj=zipped, mode="w", format=tarfile.PAX_FORMAT) as archive,
+        ):
+            for entry in _walk(directory, "", patterns):
+                _add(archive, directory, entry, packed)
+    except BaseException:
+        packed.file.close()
+        raise
     packed.length = packed.file.tell()
     packed.file.seek(0)
     return packed

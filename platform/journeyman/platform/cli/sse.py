@@ -13,8 +13,11 @@ class ServerSentEvent:
     id: str | None
 
 
-def parse(lines: Iterable[str]) -> Iterator[ServerSentEvent]:
-    """Events of a stream's lines. Comments and unknown fields are skipped; an unfinished event at the end is dropped."""
+def parse(lines: Iterable[str]) -> Iterator[ServerSentEvent | None]:
+    """Events of a stream's lines, and None for each comment: a server's sign of life.
+
+    Unknown fields are skipped; an unfinished event at the end is dropped.
+    """
     last_id: str | None = None
     name = ""
     data: list[str] = []
@@ -23,6 +26,9 @@ def parse(lines: Iterable[str]) -> Iterator[ServerSentEvent]:
             if data:
                 yield ServerSentEvent(name or "message", "\n".join(data), last_id)
             name, data = "", []
+            continue
+        if line.startswith(":"):
+            yield None
             continue
         field, _, value = line.partition(":")
         value = value.removeprefix(" ")

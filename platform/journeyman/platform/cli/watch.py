@@ -106,18 +106,18 @@ def follow(
     usage = _Usage(api, view)
     with _screen(view, style, detail) as screen:
         try:
-            for event in api.follow(view.task_id, on_gap=screen.gap):
+            for event in api.follow(view.task_id, deadline=deadline, on_gap=screen.gap):
                 if event is not None:
                     screen.event(event, tell(view, event))
                     usage.after(event)
                 if stop_on_pause and view.paused and not view.ended:
                     return view, Exit.UNFINISHED
-                if deadline is not None and time.monotonic() > deadline and not view.ended:
-                    _say(f"Still {view.state} after {timeout_s:g} s; the task goes on.", view)
-                    return view, Exit.UNFINISHED
         except KeyboardInterrupt:
             _say("No longer watching; the task goes on.", view)
             return view, Exit.INTERRUPTED
+        if not view.ended and deadline is not None and time.monotonic() > deadline:
+            _say(f"Still {view.state} after {timeout_s:g} s; the task goes on.", view)
+            return view, Exit.UNFINISHED
         if not view.ended:
             # The stream's end is the server's word that no more events come; the task itself says what it is.
             view.state = str(api.task(view.task_id)["state"])

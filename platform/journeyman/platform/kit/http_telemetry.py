@@ -129,6 +129,7 @@ class _Request:
         write = _log.debug if self.scope["path"] in _QUIET else _log.info
         write(
             "http.request",
+            request_id=self.scope.get("state", {}).get("request_id"),
             method=self.method,
             path=self.scope["path"],
             route=self.route,

@@ -1,0 +1,171 @@
+"""``journeyman demo``: a bundled task from submission to receipts, on the running stack or on one of its own."""
+
+import io
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from rich.text import Text
+
+from journeyman.platform import demos
+from journeyman.platform.cli import render, watch
+from journeyman.platform.cli.client import Api
+from journeyman.platform.cli.exits import CommandError, Exit
+from journeyman.platform.cli.server import Server, data_dir, find_server, read_stack, stack_api_url
+from journeyman.platform.cli.session import Target, engine_is_replay, print_table
+from journeyman.platform.cli.tasks import print_diff, print_outcome
+from journeyman.platform.cli.text import lines_of, one_line
+from journeyman.platform.cli.view import TaskView
+from journeyman.platform.demos import Demo
+
+_RESTART_AFTER_S = 10.0
+"""A stack that was started less long ago is given time instead of being started again."""
+
+
+def list_demos() -> Exit:
+    print_table(("demo", "what it shows"), [(demo.slug, one_line(demo.title, 100)) for demo in demos.catalog()])
+    print("Run one: journeyman demo SLUG", file=sys.stderr)
+    return Exit.OK
+
+
+def run_demo(target: Target, slug: str, *, keep: bool, timeout_s: float | None) -> Exit:
+    demo = demos.load(slug)
+    with _server_for(target, keep=keep) as (api, own):
+        replay = engine_is_replay(api)
+        _introduce(demo, api, replay=replay)
+        body = dict(demo.task)
+        body["workspace"] = _send(api, demo)
+        task = api.submit(body)
+        view, code = watch.follow(
+            api, task, style=watch.chosen_style(as_json=False), replay=replay, timeout_s=timeout_s
+        )
+        if view.ended:
+            _show_result(api, view)
+        _where_next(view, api, stops=own and not keep)
+        return code
+
+
+def _introduce(demo: Demo, api: Api, *, replay: bool) -> None:
+    out = render.console()
+    out.print(Text(f"Demo {demo.slug}: {one_line(demo.title, 200)}", style="bold"))
+    for line in lines_of(str(demo.task.get("instruction", "")), 12):
+        out.print(Text(f"  {line}"))
+    for command in demo.task.get("acceptance", ()):
+        out.print(Text(f"  accepted when: {one_line(str(command), 200)}", style="dim"))
+    if replay:
+        out.print(
+            Text(
+                "▷ No model is configured: the replay engine plays scripted answers. Everything else is real: the commands run in "
+                "a sandbox,\n  the tests decide. For a real model set JOURNEYMAN_MODEL_BASE_URL (docs/guides/models.md).",
+                style="yellow",
+            )
+        )
+    out.print(Text(f"  server {api.server.url}", style="dim"))
+    out.print()
+
+
+def _send(api: Api, demo: Demo) -> dict[str, Any]:
+    if demo.workspace is None:
+        return {"source": "none"}
+    packed = demo.pack_workspace()
+    uploaded = api.upload(io.BytesIO(packed), len(packed))
+    return {"source": "archive", "upload_id": uploaded["id"]}
+
+
+def _show_result(api: Api, view: TaskView) -> None:
+    out = render.console()
+    out.print()
+    out.print(Text("What changed", style="bold"))
+    print_diff(api.of_task(view.task_id, "diff"))
+    print_outcome(api, view)
+
+
+def _where_next(view: TaskView, api: Api, *, stops: bool) -> None:
+    print()
+    if stops:
+        print(
+            "The stack of this demo stops now; its task is kept. To look around, start it again and keep it: journeyman up"
+        )
+    else:
+        print(f"The stack keeps running at {api.server.url}; stop it with: journeyman down")
+    print(
+        f"Then:  journeyman show {view.task_id}      what came of it\n"
+        f"       journeyman logs {view.task_id}      every event\n"
+        f"       journeyman artifacts {view.task_id} --download out\n"
+        '       journeyman submit "…" --workspace DIR --accept "pytest -q" --wait      a task of your own\n'
+        "Read on: README.md, docs/guides/quickstart.md"
+    )
+
+
+@contextmanager
+def _server_for(target: Target, *, keep: bool) -> Iterator[tuple[Api, bool]]:
+    """The API of a named server, of the running stack, or of one started here; whether it was started here."""
+    named = target.url or os.environ.get("JOURNEYMAN_URL")
+    stack = None if named else _Stack()
+    own = stack is not None and stack.start_if_down()
+    try:
+        server = find_server(target.url, target.api_key)
+        api = Api(server, locate=stack.locate if stack else None)
+        try:
+            yield api, own
+        finally:
+            api.close()
+    finally:
+        if own and not keep:
+            _journeyman("down", check=False)
+
+
+class _Stack:
+    """The stack of this data directory."""
+
+    def __init__(self) -> None:
+        self._own = False
+        self._last_start = 0.0
+
+    def start_if_down(self) -> bool:
+        """Returns whether it had to be started."""
+        if _alive():
+            return False
+        self._start()
+        self._own = True
+        return True
+
+    def locate(self) -> Server:
+        """Find the server again. A stack of our own whose supervisor was killed is started again: its tasks go on."""
+        if self._own and not _alive() and time.monotonic() - self._last_start > _RESTART_AFTER_S:
+            print("# the stack is gone; starting it again, the task goes on from where it was", file=sys.stderr)
+            self._start()
+        return find_server()
+
+    def _start(self) -> None:
+        print(f"# starting the stack in {data_dir()}", file=sys.stderr, flush=True)
+        self._last_start = time.monotonic()
+        _journeyman("up", "--detach")
+
+
+def _alive() -> bool:
+    """Whether a supervisor runs for the data directory and has written down where its API is."""
+    stack = read_stack(data_dir())
+    if stack_api_url(stack) is None:
+        return False
+    pid = (stack or {}).get("pid")
+    if not isinstance(pid, int):
+        return False
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True
+    return True
+
+
+def _journeyman(*arguments: str, check: bool = True) -> None:
+    command = [sys.executable, "-m", "journeyman.platform.cli.main", *arguments]
+    done = subprocess.run(command, check=False)
+    if check and done.returncode != 0:
+        raise CommandError(f"`journeyman {' '.join(arguments)}` failed; the lines above say why.", Exit.PLATFORM)

@@ -1,0 +1,55 @@
+"""The processes of the platform, each ``journeyman <role>``: thin, and imported only by the one that runs."""
+
+import sys
+from urllib.parse import urlsplit
+
+from journeyman.platform.cli.exits import CommandError
+from journeyman.platform.kit.settings import Settings
+
+
+def load_settings() -> Settings:
+    """The settings of this process; a wrong one is named, without its value."""
+    from pydantic import ValidationError
+
+    try:
+        return Settings()
+    except ValidationError as error:
+        lines = ["The settings cannot be used:"]
+        for entry in error.errors(include_url=False, include_input=False, include_context=False):
+            name = ".".join(str(part) for part in entry["loc"])
+            lines.append(f"  JOURNEYMAN_{name.upper()}: {entry['msg']}" if name else f"  {entry['msg']}")
+        raise CommandError("\n".join(lines)) from None
+
+
+def api() -> None:
+    from journeyman.platform.cli.roles_api import run_api
+
+    run_api(load_settings())
+
+
+def gateway() -> None:
+    from journeyman.platform.cli.roles_inference import run_gateway
+
+    run_gateway(load_settings())
+
+
+def worker(roles: str | None) -> None:
+    from journeyman.platform.cli.roles_worker import run_worker
+
+    settings = load_settings()
+    run_worker(settings.model_copy(update={"worker_roles": roles}) if roles else settings)
+
+
+def replay_engine(host: str | None, port: int | None) -> None:
+    from journeyman.platform.cli.roles_inference import run_replay_engine
+
+    settings = load_settings()
+    address = urlsplit(settings.replay_url)
+    run_replay_engine(settings, host or address.hostname or "127.0.0.1", port or address.port or 8702)
+
+
+def migrate() -> None:
+    from journeyman.platform.kit.migrate import upgrade
+
+    upgrade(load_settings().database_url)
+    print("The database is at the newest revision.", file=sys.stderr)

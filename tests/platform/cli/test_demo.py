@@ -1,0 +1,107 @@
+"""The demo command; the stack that it starts is the fake server, the rest is as it is."""
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fake_rest import KEY, TASK, Server
+from journeyman.platform import demos
+from journeyman.platform.cli import demo as command
+from journeyman.platform.cli.exits import CommandError
+
+Run = Any
+
+
+def test_without_a_name_the_demos_are_listed(bare: Run) -> None:
+    result = bare("demo")
+    assert result.code == 0
+    for demo in demos.catalog():
+        assert demo.slug in result.out
+
+
+def test_an_unknown_demo_names_those_there_are(bare: Run) -> None:
+    result = bare("demo", "nope")
+    assert result.code == 2
+    assert "fix-failing-test" in result.err
+
+
+def test_on_a_named_server(run: Run, server: Server) -> None:
+    result = run("demo", "fix-failing-test")
+    assert result.code == 0
+    (body,) = server.bodies("POST", "/v1/tasks")
+    assert body["workspace"] == {"source": "archive", "upload_id": "upl_1"}
+    assert body["acceptance"]
+    for text in ("scripted answers", "Fix the sum", "What changed", "+new", "✓ passed", f"journeyman show {TASK}"):
+        assert text in result.out
+
+
+class Commands:
+    """Stands in for ``journeyman up --detach`` and ``down``: writes and removes what the supervisor does."""
+
+    def __init__(self, home: Path, server: Server) -> None:
+        self.home = home
+        self.server = server
+        self.ran: list[str] = []
+
+    def __call__(self, *arguments: str, check: bool = True) -> None:
+        self.ran.append(" ".join(arguments))
+        if arguments[0] == "up":
+            (self.home / "admin.key").write_text(KEY)
+            (self.home / "stack.json").write_text(json.dumps({"pid": os.getpid(), "urls": {"api": self.server.url}}))
+        else:
+            (self.home / "stack.json").unlink()
+
+
+@pytest.fixture
+def commands(home: Path, server: Server, monkeypatch: pytest.MonkeyPatch) -> Commands:
+    found = Commands(home, server)
+    monkeypatch.setattr(command, "_journeyman", found)
+    return found
+
+
+def test_a_stack_of_its_own_is_started_and_stopped(bare: Run, commands: Commands) -> None:
+    result = bare("demo", "fix-failing-test")
+    assert result.code == 0
+    assert commands.ran == ["up --detach", "down"]
+    assert "journeyman up" in result.out
+
+
+def test_a_stack_of_its_own_can_be_kept(bare: Run, commands: Commands, server: Server) -> None:
+    server.end_as("failed")
+    result = bare("demo", "fix-failing-test", "--keep")
+    assert result.code == 1
+    assert commands.ran == ["up --detach"]
+    assert "journeyman down" in result.out
+
+
+def test_a_running_stack_is_used_and_left_alone(bare: Run, commands: Commands) -> None:
+    commands("up")
+    assert bare("demo", "fix-failing-test").code == 0
+    assert commands.ran == ["up"]
+
+
+def test_a_stack_of_its_own_that_is_killed_is_started_again(
+    bare: Run, commands: Commands, server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server.break_after = [5]
+    # Not alive at the first look; killed at the second, when the stream broke; alive from then on.
+    looks = iter([False, False])
+    monkeypatch.setattr(command, "_alive", lambda: next(looks, True))
+    monkeypatch.setattr(command, "_RESTART_AFTER_S", 0.0)
+    result = bare("demo", "fix-failing-test")
+    assert result.code == 0
+    assert commands.ran == ["up --detach", "up --detach", "down"]
+    assert "starting it again" in result.err
+
+
+def test_a_stack_that_does_not_start(bare: Run, home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*arguments: str, check: bool = True) -> None:
+        raise CommandError("`journeyman up --detach` failed; the lines above say why.")
+
+    monkeypatch.setattr(command, "_journeyman", fail)
+    result = bare("demo", "fix-failing-test")
+    assert result.code == 2
+    assert "failed; the lines above say why" in result.err

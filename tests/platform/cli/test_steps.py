@@ -1,0 +1,94 @@
+import pytest
+from fake_rest import course, event
+
+from journeyman.platform.cli import render
+from journeyman.platform.cli.steps import describe_call, tell
+from journeyman.platform.cli.view import Line, TaskView
+from journeyman.platform.events.types import EventType
+
+
+def fold(events: list[dict[str, object]]) -> tuple[TaskView, list[Line]]:
+    view = TaskView("task_1")
+    return view, [line for entry in events if (line := tell(view, entry)) is not None]
+
+
+def test_a_task_from_its_events() -> None:
+    view, lines = fold(course())
+    assert (view.state, view.verified, view.tokens, view.plan_revision) == ("succeeded", True, 100, 1)
+    assert view.subtasks["s1"].state == "completed"
+    assert view.elapsed(0) == 12
+    assert not view.running
+    texts = [line.text for line in lines]
+    assert "plan: 1 subtask" in texts
+    assert "$ pytest -q" in texts
+    assert "→ exit 0 in 0.2 s" in texts
+    assert "acceptance passed: pytest -q in 0.5 s" in texts
+    assert {line.role for line in lines} == {"platform", "coder"}
+
+
+@pytest.mark.parametrize("kind", list(EventType))
+def test_every_type_can_be_told_whatever_it_holds(kind: EventType) -> None:
+    for data in (
+        {},
+        {"reason": None, "findings": [None, {}], "subtasks": [3], "usage": 1, "arguments": "{", "role": 5},
+    ):
+        view = TaskView("task_1")
+        line = tell(view, event(1, kind.value, data))
+        assert line is None or isinstance(line.text, str)
+        assert view.last_seq == 1
+
+
+def test_types_of_a_newer_server_are_named() -> None:
+    _, (line,) = fold([event(1, "something.new")])
+    assert line.text == "something.new"
+
+
+@pytest.mark.parametrize(
+    ("tool", "arguments", "text"),
+    [
+        ("shell", '{"command": "ls\\n-l"}', "$ ls -l"),
+        ("shell", "{broken", "shell with arguments that are not JSON: {broken"),
+        ("shell", "[1]", "shell [1]"),
+        ("read_file", {"path": "a.py"}, "reads a.py"),
+        ("write_file", {"path": "a.py", "content": "1\n2\n"}, "writes a.py (2 lines)"),
+        ("edit_file", {"path": "a\x1b.py", "old": "x", "new": "y"}, "edits a\\x1b.py"),
+        ("search", {"pattern": "TODO", "path": "src"}, "searches for TODO in src"),
+        ("list_files", {}, "lists ."),
+        ("submit_plan", {"subtasks": [1, 2]}, "submits a plan of 2 subtasks"),
+        ("submit_review", {"verdict": "approve"}, "submits a review: approve"),
+        ("mcp__git__log", {"n": 1}, 'mcp__git__log {"n": 1}'),
+    ],
+)
+def test_calls_in_a_few_words(tool: str, arguments: object, text: str) -> None:
+    assert describe_call(tool, arguments)[0] == text
+
+
+def test_results_of_a_batch_say_whose_they_are() -> None:
+    calls = [
+        event(n, "agent.tool_call", {"call_id": f"c{n}", "tool": "read_file", "arguments": {"path": f"{n}.py"}})
+        for n in (1, 2)
+    ]
+    results = [event(n + 2, "agent.tool_result", {"call_id": f"c{n}", "ok": True}) for n in (1, 2)]
+    _, lines = fold([*calls, *results])
+    assert [line.text for line in lines[2:]] == ["→ done: reads 1.py", "→ done"]
+
+
+def test_a_new_plan_keeps_what_is_done() -> None:
+    plan = {"subtasks": [{"id": "s1", "title": "One"}, {"id": "s2", "title": "Two", "depends_on": ["s1"]}]}
+    view, _ = fold([*course()[:10], event(20, "plan.revised", {"revision": 2, **plan})])
+    assert [subtask.state for subtask in view.subtasks.values()] == ["completed", "pending"]
+    assert view.plan_revision == 2
+
+
+def test_roles_and_states_are_told_by_more_than_colour() -> None:
+    _, lines = fold(course())
+    text = "\n".join(render.plain_line(line) for line in lines)
+    assert "● coder" in text
+    assert "■ platform" in text
+    assert render.state_words("succeeded", verified=False) == "✓ succeeded (not verified)"
+    assert len({icon for icon, _ in render.ROLES.values()}) == len(render.ROLES)
+
+
+def test_long_output_keeps_its_end() -> None:
+    assert render.cut([str(n) for n in range(10)], 4) == ["0", "… 7 more lines …", "8", "9"]
+    assert render.cut(["a"], 0) == [] or render.cut(["a"], 1) == ["a"]
