@@ -6,11 +6,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-
 from fake_rest import KEY, TASK, Server
+
 from journeyman.platform import demos
 from journeyman.platform.cli import demo as command
 from journeyman.platform.cli.exits import CommandError
+from journeyman.platform.embedded.processes import start_ticks_of
 
 Run = Any
 
@@ -50,7 +51,9 @@ class Commands:
         self.ran.append(" ".join(arguments))
         if arguments[0] == "up":
             (self.home / "admin.key").write_text(KEY)
-            (self.home / "stack.json").write_text(json.dumps({"pid": os.getpid(), "urls": {"api": self.server.url}}))
+            pid = os.getpid()
+            state = {"pid": pid, "start_ticks": start_ticks_of(pid), "urls": {"api": self.server.url}}
+            (self.home / "stack.json").write_text(json.dumps(state))
         else:
             (self.home / "stack.json").unlink()
 

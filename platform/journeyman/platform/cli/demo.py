@@ -21,6 +21,7 @@ from journeyman.platform.cli.tasks import print_diff, print_outcome
 from journeyman.platform.cli.text import lines_of, one_line
 from journeyman.platform.cli.view import TaskView
 from journeyman.platform.demos import Demo
+from journeyman.platform.embedded.processes import start_ticks_of
 
 _RESTART_AFTER_S = 10.0
 """A stack that was started less long ago is given time instead of being started again."""
@@ -152,16 +153,9 @@ def _alive() -> bool:
     stack = read_stack(data_dir())
     if stack_api_url(stack) is None:
         return False
-    pid = (stack or {}).get("pid")
-    if not isinstance(pid, int):
-        return False
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    except PermissionError:
-        return True
-    return True
+    pid, ticks = (stack or {}).get("pid"), (stack or {}).get("start_ticks")
+    # A pid alone may belong to somebody else by now.
+    return isinstance(pid, int) and start_ticks_of(pid) == ticks
 
 
 def _journeyman(*arguments: str, check: bool = True) -> None:

@@ -317,6 +317,14 @@ def replay_engine(
 
 
 @app.command(rich_help_panel=_ROLES)
+def vectors() -> None:
+    """Serve Qdrant's local storage; a Qdrant server takes its place in production."""
+    from journeyman.platform.cli import roles
+
+    roles.vectors()
+
+
+@app.command(rich_help_panel=_ROLES)
 def migrate() -> None:
     """Bring the database to the newest revision, and stop."""
     from journeyman.platform.cli import roles

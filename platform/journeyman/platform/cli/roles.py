@@ -1,5 +1,6 @@
 """The processes of the platform, each ``journeyman <role>``: thin, and imported only by the one that runs."""
 
+import os
 import sys
 from urllib.parse import urlsplit
 
@@ -46,6 +47,17 @@ def replay_engine(host: str | None, port: int | None) -> None:
     settings = load_settings()
     address = urlsplit(settings.replay_url)
     run_replay_engine(settings, host or address.hostname or "127.0.0.1", port or address.port or 8702)
+
+
+def vectors() -> None:
+    from journeyman.platform.memory.vectors_server import main
+
+    missing = [name for name in ("PATH", "PORT", "KEY") if not os.environ.get(f"JOURNEYMAN_VECTORS_{name}")]
+    if missing:
+        raise CommandError(
+            f"Set {', '.join(f'JOURNEYMAN_VECTORS_{name}' for name in missing)}: where to keep the vectors and how to serve them."
+        )
+    main()
 
 
 def migrate() -> None:
