@@ -83,7 +83,7 @@ def prompt(role: Role | str) -> str:
     Its first line is ``You are the <Title> of Journeyman.``; engines that play scripts recognise the role by it.
     """
     name = Role(role).value
-    folder = files(__package__) / "prompts"
+    folder = files("journeyman.agents") / "prompts"
     own = (folder / f"{name}.md").read_text(encoding="utf-8")
     shared = (folder / "workplace.md").read_text(encoding="utf-8")
     return own.rstrip("\n") + "\n" + shared.rstrip("\n") + "\n"
