@@ -12,7 +12,9 @@ MODULES = ("startup", "sandbox", "snapshot", "gateway", "events", "steps", "load
 
 def main() -> int:
     names = sys.argv[1:] or list(MODULES)
-    failed = [name for name in names if subprocess.run([sys.executable, "-m", f"benchmarks.{name}"], check=False).returncode]
+    failed = [
+        name for name in names if subprocess.run([sys.executable, "-m", f"benchmarks.{name}"], check=False).returncode
+    ]
     rows: list[Row] = []
     for name in names:
         file = Path(RESULTS / f"{name}.json")

@@ -53,7 +53,9 @@ async def test_requested_changes_go_back_to_the_same_coder(platform: Platform) -
     assert outcome.task["state"] == "succeeded"
     assert len(outcome.of("review.changes_requested")) == 1
     assert len(outcome.of("review.approved")) == 1
-    threads_of_coder = {event["thread_id"] for event in outcome.of("agent.tool_call") if event["data"]["role"] == "coder"}
+    threads_of_coder = {
+        event["thread_id"] for event in outcome.of("agent.tool_call") if event["data"]["role"] == "coder"
+    }
     assert len(threads_of_coder) == 1
 
 

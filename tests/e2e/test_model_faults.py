@@ -31,9 +31,8 @@ async def test_answers_without_a_tool_call_are_reminded(platform: Platform) -> N
 
 
 async def test_a_coder_that_never_calls_a_tool_is_given_up(platform: Platform) -> None:
-    threads = [planner(plan()), coder({"text": "hm", "repeat": 20})]
-    for revision in (2, 3, 4):
-        threads.append(planner(plan(), revision=revision))
+    planners = [planner(plan(), revision=revision) for revision in (1, 2, 3, 4)]
+    threads = [*planners, coder({"text": "hm", "repeat": 20})]
     outcome = await platform.run(threads)
     assert outcome.task["state"] == "failed"
     assert "stopped calling tools" in outcome.task["failure"]["message"]
@@ -46,7 +45,10 @@ async def test_engine_errors_are_retried_and_paid_once(platform: Platform) -> No
         {"kind": "disconnect", "times": 1},
         {"kind": "break_stream", "after_chunks": 2, "times": 1},
     ]
-    turns = [{**shell(f"echo {n}"), "text": "A few words so that the stream has chunks.", "fault": fault} for n, fault in enumerate(faults)]
+    turns = [
+        {**shell(f"echo {n}"), "text": "A few words so that the stream has chunks.", "fault": fault}
+        for n, fault in enumerate(faults)
+    ]
     outcome = await platform.run(simple(*turns))
     assert outcome.task["state"] == "succeeded"
     assert len(outcome.of("model.failed")) == 5

@@ -1,5 +1,6 @@
 """Writing the event log: always inside the transaction that changes the state the event tells of."""
 
+import re
 from typing import Any, Final
 
 import sqlalchemy as sa
@@ -20,6 +21,9 @@ MAX_STRING: Final = 16 * 1024
 """Characters of one string in an event. The whole text is kept where it came from: message, output or artifact."""
 
 
+_SURROGATE: Final = re.compile("[\ud800-\udfff]")
+
+
 def storable(value: Any) -> Any:
     """The value with what JSONB cannot hold made visible: NUL becomes U+2400, a lone surrogate U+FFFD; long text is cut."""
     if isinstance(value, str):
@@ -27,7 +31,7 @@ def storable(value: Any) -> Any:
         if "\x00" in text:
             text = text.replace("\x00", "\u2400")
         if not text.isascii():
-            text = text.encode("utf-8", "surrogatepass").decode("utf-8", "replace")
+            text = _SURROGATE.sub("\ufffd", text)
         if len(text) > MAX_STRING:
             half = MAX_STRING // 2
             text = f"{text[:half]}\n[… {len(text) - MAX_STRING} characters left out …]\n{text[-half:]}"
