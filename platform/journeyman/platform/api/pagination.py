@@ -38,9 +38,22 @@ def decode_cursor(cursor: str | None) -> Position | None:
         position = Position(datetime.fromisoformat(moment), id_)
     except (binascii.Error, ValueError, TypeError) as error:
         raise _refused() from error
-    if position.created_at.tzinfo is None or not isinstance(id_, str) or not id_.isascii() or "\x00" in id_:
+    if (
+        position.created_at.tzinfo is None
+        or not 1970 <= position.created_at.year <= 9000
+        or not isinstance(id_, str)
+        or not id_.isascii()
+        or "\x00" in id_
+    ):
         raise _refused()
     return position
+
+
+def seq_in(position: Position) -> int:
+    """For lists ordered by an event's seq, which stands in for the id. Raises :class:`InvalidInput`."""
+    if not position.id.isdigit() or len(position.id) > 18:
+        raise _refused()
+    return int(position.id)
 
 
 def _refused() -> InvalidInput:

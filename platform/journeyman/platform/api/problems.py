@@ -4,8 +4,6 @@ from collections.abc import Sequence
 from http import HTTPStatus
 from typing import Any, Final
 
-import asyncpg
-import sqlalchemy.exc
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
@@ -15,6 +13,7 @@ from starlette.types import Scope
 
 from journeyman.platform.kit.errors import JourneymanError
 from journeyman.platform.kit.logging import get_logger
+from journeyman.platform.kit.outages import database_unavailable
 
 MEDIA_TYPE: Final = "application/problem+json"
 TYPE_PREFIX: Final = "urn:journeyman:problem:"
@@ -48,8 +47,14 @@ class Problem(BaseModel):
 
 
 RESPONSES: Final[dict[int | str, dict[str, Any]]] = {
-    "4XX": {"description": "The request was refused.", "content": {MEDIA_TYPE: {"schema": {"$ref": "#/components/schemas/Problem"}}}},
-    "5XX": {"description": "The platform failed.", "content": {MEDIA_TYPE: {"schema": {"$ref": "#/components/schemas/Problem"}}}},
+    "4XX": {
+        "description": "The request was refused.",
+        "content": {MEDIA_TYPE: {"schema": {"$ref": "#/components/schemas/Problem"}}},
+    },
+    "5XX": {
+        "description": "The platform failed.",
+        "content": {MEDIA_TYPE: {"schema": {"$ref": "#/components/schemas/Problem"}}},
+    },
 }
 """For every router: which documents its errors are."""
 
@@ -85,23 +90,11 @@ def problem_response(
     )
 
 
-def unavailable(error: BaseException) -> bool:
-    """Whether the error says that PostgreSQL is down, starting, stopping or out of connections, or lost a race."""
-    if isinstance(error, sqlalchemy.exc.TimeoutError | sqlalchemy.exc.InterfaceError | sqlalchemy.exc.OperationalError):
-        return True
-    if isinstance(error, sqlalchemy.exc.DBAPIError):
-        state = str(getattr(error.orig, "sqlstate", None) or "")
-        # 08: connection; 57P: shutdown and start-up; 53300: too many clients; 40001 and 40P01: serialization, deadlock.
-        return error.connection_invalidated or state.startswith(("08", "57P")) or state in {"53300", "40001", "40P01"}
-    # While connecting, asyncpg's own errors arrive as they are.
-    return isinstance(error, asyncpg.PostgresError | asyncpg.InterfaceError | ConnectionError | TimeoutError)
-
-
 def of_exception(scope: Scope, error: Exception) -> JSONResponse:
     """The document for an exception that nobody expected. Tells nothing of the inside; the log has it all."""
     if isinstance(error, JourneymanError):
         return _of_own_error(scope, error)
-    if unavailable(error):
+    if database_unavailable(error):
         _log.warning("api.database_unavailable", error=str(error)[:500])
         return problem_response(
             scope,

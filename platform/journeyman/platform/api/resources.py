@@ -1,17 +1,20 @@
 """What the process has: built once in the lifespan, handed to endpoints by dependencies."""
 
 from dataclasses import dataclass
-
-from temporalio.client import Client
+from typing import Literal
 
 from journeyman.platform.checkpoints.snapshots import SnapshotStore
+from temporalio.client import Client
+
 from journeyman.platform.events.stream import EventFeed
 from journeyman.platform.inference.ledger import LedgerService
-from journeyman.platform.inference.replay import ReplayCatalog
+from journeyman.platform.inference.replay.catalog import ReplayCatalog
 from journeyman.platform.kit.database import Database
+from journeyman.platform.kit.notifications import Notifications
 from journeyman.platform.kit.object_store import ObjectStore
 from journeyman.platform.kit.settings import Settings
 from journeyman.platform.outbox.dispatcher import OutboxDispatcher
+from journeyman.platform.uploads.service import UploadService
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,6 +26,13 @@ class Resources:
     temporal: Client
     feed: EventFeed
     dispatcher: OutboxDispatcher
+    notifications: Notifications
     ledger: LedgerService
+    uploads: UploadService
     catalog: ReplayCatalog
     """Which instructions the replay engine has a script for."""
+
+    @property
+    def engine(self) -> Literal["replay", "model"]:
+        """What answers for the agents: a model, or the replay engine with its scripts."""
+        return "replay" if self.settings.uses_replay_engine else "model"

@@ -39,6 +39,8 @@ class Settings(BaseSettings):
     api_host: str = "127.0.0.1"
     api_port: int = 8700
     api_url: str = "http://127.0.0.1:8700"
+    upload_max_bytes: int = 256 * 1024 * 1024
+    """The largest workspace archive that ``POST /v1/uploads`` takes."""
     gateway_host: str = "127.0.0.1"
     gateway_port: int = 8701
     gateway_url: str = "http://127.0.0.1:8701"

@@ -24,8 +24,7 @@ router = APIRouter(tags=["tenancy"])
 @router.get("/me")
 async def me(principal: PrincipalDep, resources: ResourcesDep) -> Me:
     """Whose key this is, and which engine answers for the agents."""
-    engine = "replay" if resources.settings.uses_replay_engine else "model"
-    return Me.of(principal, engine=engine, version=version("journeyman"))
+    return Me.of(principal, engine=resources.engine, version=version("journeyman"))
 
 
 @router.get("/projects")

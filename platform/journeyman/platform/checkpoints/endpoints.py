@@ -1,0 +1,134 @@
+"""``/tasks/{id}/checkpoints``, ``…/files``, ``…/files/content`` and ``…/diff``."""
+
+from typing import Annotated, Final
+
+from fastapi import APIRouter, Header, Query
+from fastapi.responses import PlainTextResponse, Response
+
+from journeyman.platform.api.content import CONTENT_RESPONSES, Blob, content_response
+from journeyman.platform.api.dependencies import PrincipalDep, ResourcesDep, SessionDep
+from journeyman.platform.api.pagination import Position, decode_cursor, encode_cursor, seq_in
+from journeyman.platform.checkpoints import service
+from journeyman.platform.checkpoints.schemas import (
+    ChangeView,
+    CheckpointFilter,
+    CheckpointPage,
+    CheckpointView,
+    ContentFilter,
+    DiffFilter,
+    DiffView,
+    FileList,
+    FilesFilter,
+    FileView,
+)
+
+router = APIRouter(prefix="/tasks", tags=["workspace"])
+
+DIFF_MEDIA_TYPE: Final = "text/x-diff"
+MAX_PATCH: Final = 2 * 1024 * 1024
+"""Characters of patches in one JSON answer; ``Accept: text/x-diff`` has no limit."""
+
+
+@router.get("/{task_id}/checkpoints")
+async def list_checkpoints(
+    task_id: str, query: Annotated[CheckpointFilter, Query()], principal: PrincipalDep, session: SessionDep
+) -> CheckpointPage:
+    """The task's checkpoints, newest first."""
+    position = decode_cursor(query.cursor)
+    found, more = await service.checkpoints(
+        session,
+        principal.project_id,
+        task_id,
+        before_seq=None if position is None else seq_in(position),
+        limit=query.limit,
+    )
+    return CheckpointPage(
+        data=[CheckpointView.of(checkpoint) for checkpoint in found],
+        next_cursor=encode_cursor(Position(found[-1].created_at, str(found[-1].event_seq))) if more else None,
+    )
+
+
+@router.get("/{task_id}/files")
+async def list_files(
+    task_id: str, query: Annotated[FilesFilter, Query()], principal: PrincipalDep, resources: ResourcesDep
+) -> FileList:
+    """The workspace's files at a point of the task."""
+    async with resources.database.transaction() as session:
+        digest = await service.snapshot_at(session, principal.project_id, task_id, query.checkpoint, field="checkpoint")
+    entries, truncated = await service.files(resources.snapshots, principal.project_id, digest, query.path)
+    return FileList(
+        snapshot=digest,
+        data=[
+            FileView(
+                path=service.relative(entry.path),
+                kind=entry.kind,
+                mode=f"{entry.mode:04o}",
+                size=entry.size,
+                sha256=entry.sha256 or None,
+                target=service.valid_text(entry.target) if entry.kind == "symlink" else None,
+            )
+            for entry in entries
+        ],
+        truncated=truncated,
+    )
+
+
+@router.get("/{task_id}/files/content", response_class=Response, responses=CONTENT_RESPONSES)
+async def read_file(
+    task_id: str,
+    query: Annotated[ContentFilter, Query()],
+    principal: PrincipalDep,
+    resources: ResourcesDep,
+    range_: Annotated[str | None, Header(alias="Range")] = None,
+) -> Response:
+    """A file's bytes at a point of the task, or a range of them."""
+    project_id = principal.project_id
+    async with resources.database.transaction() as session:
+        digest = await service.snapshot_at(session, project_id, task_id, query.checkpoint, field="checkpoint")
+    found = await service.content(resources.snapshots, project_id, digest, query.path)
+    entry = found.entry
+    return await content_response(
+        Blob(name=service.relative(entry.path), size=entry.size, digest=entry.sha256, text=False),
+        lambda start, length: resources.snapshots.read(project_id, digest, entry.path, start, length),
+        range_,
+    )
+
+
+@router.get(
+    "/{task_id}/diff",
+    response_model=DiffView,
+    responses={200: {"content": {DIFF_MEDIA_TYPE: {"schema": {"type": "string"}}}}},
+)
+async def read_diff(
+    task_id: str,
+    query: Annotated[DiffFilter, Query()],
+    principal: PrincipalDep,
+    resources: ResourcesDep,
+    accept: Annotated[str | None, Header()] = None,
+) -> DiffView | Response:
+    """What changed in the workspace between two points; with `Accept: text/x-diff` as one patch."""
+    project_id = principal.project_id
+    async with resources.database.transaction() as session:
+        before = await service.snapshot_at(session, project_id, task_id, query.from_, field="from")
+        after = await service.snapshot_at(session, project_id, task_id, query.to, field="to")
+    found = await service.changes(resources.snapshots, project_id, before, after)
+    if accept is not None and DIFF_MEDIA_TYPE in accept:
+        whole = "".join(change.patch for change in found).encode("utf-8", "surrogateescape")
+        return PlainTextResponse(whole, media_type=DIFF_MEDIA_TYPE)
+    changes, room = [], MAX_PATCH
+    for change in found:
+        patch = service.valid_text(change.patch)
+        fits = len(patch) <= room
+        room -= len(patch) if fits else 0
+        changes.append(
+            ChangeView(
+                path=service.relative(change.path), kind=change.kind, patch=patch if fits else "", binary=change.binary
+            )
+        )
+    return DiffView(
+        from_snapshot=before,
+        to_snapshot=after,
+        data=changes,
+        patch="".join(change.patch for change in changes),
+        truncated=any(not change.patch and original.patch for change, original in zip(changes, found, strict=True)),
+    )

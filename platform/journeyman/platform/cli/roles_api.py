@@ -1,0 +1,58 @@
+"""``journeyman api``: the REST process."""
+
+import socket
+from typing import Final
+
+import uvicorn
+import uvloop
+from fastapi import FastAPI
+
+from journeyman.platform.api.app import create_app
+from journeyman.platform.api.resources import Resources
+from journeyman.platform.kit import telemetry
+from journeyman.platform.kit.settings import Settings
+
+_GRACE_S: Final = 10
+"""How long requests may go on after a SIGTERM. Event streams are ended at once; their clients come back."""
+
+
+class ApiServer(uvicorn.Server):
+    """Ends event streams when it stops, which would otherwise keep it from stopping."""
+
+    def __init__(self, config: uvicorn.Config, app: FastAPI) -> None:
+        super().__init__(config)
+        self._app = app
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        resources: Resources = self._app.state.resources
+        await resources.feed.close()
+        await super().shutdown(sockets)
+
+
+def api_server(settings: Settings) -> ApiServer:
+    """A server for ``api_host:api_port``, not started yet."""
+    app = create_app(settings)
+    config = uvicorn.Config(
+        app,
+        host=settings.api_host,
+        port=settings.api_port,
+        http="httptools",
+        ws="none",
+        lifespan="on",
+        access_log=False,
+        log_config=None,
+        server_header=False,
+        # Longer than clients keep idle connections, so that none is closed just as a request goes out on it.
+        timeout_keep_alive=75,
+        timeout_graceful_shutdown=_GRACE_S,
+    )
+    return ApiServer(config, app)
+
+
+def run_api(settings: Settings) -> None:
+    """Serve the REST API at ``api_host:api_port`` until SIGTERM or SIGINT."""
+    observed = telemetry.setup("api", settings)
+    try:
+        uvloop.run(api_server(settings).serve())
+    finally:
+        observed.shutdown()

@@ -1,0 +1,89 @@
+"""Usage and models as the API shows them."""
+
+from pydantic import BaseModel
+
+from journeyman.platform.inference.ledger import UsageTotals
+
+
+class ModelUsageView(BaseModel):
+    """What one model did, in settled calls."""
+
+    model: str
+    calls: int
+    prompt_tokens: int
+    cached_tokens: int
+    completion_tokens: int
+    cost_usd: str
+
+
+class OpenUsage(BaseModel):
+    """Calls that are not settled: their tokens and cost are what was promised to them."""
+
+    calls: int
+    tokens: int
+    cost_usd: str
+
+
+class UsageView(BaseModel):
+    """Settled use. Amounts of money are decimal strings. ``ambiguous``: a crash hid whether the call was billed."""
+
+    calls: int
+    estimated_calls: int
+    """Of ``calls``, those whose engine did not say what it used."""
+    tokens: int
+    prompt_tokens: int
+    cached_tokens: int
+    """Of ``prompt_tokens``, those that the engine had in its prefix cache."""
+    completion_tokens: int
+    cost_usd: str
+    sandbox_seconds: float
+    reserved: OpenUsage
+    ambiguous: OpenUsage
+    models: list[ModelUsageView]
+
+    @classmethod
+    def of(cls, totals: UsageTotals) -> "UsageView":
+        return cls(
+            calls=totals.calls,
+            estimated_calls=totals.estimated_calls,
+            tokens=totals.prompt_tokens + totals.completion_tokens,
+            prompt_tokens=totals.prompt_tokens,
+            cached_tokens=totals.cached_tokens,
+            completion_tokens=totals.completion_tokens,
+            cost_usd=f"{totals.cost_usd:f}",
+            sandbox_seconds=float(totals.sandbox_seconds),
+            reserved=OpenUsage(
+                calls=totals.reserved_calls,
+                tokens=totals.reserved_tokens,
+                cost_usd=f"{totals.reserved_cost_usd:f}",
+            ),
+            ambiguous=OpenUsage(
+                calls=totals.ambiguous_calls,
+                tokens=totals.ambiguous_tokens,
+                cost_usd=f"{totals.ambiguous_cost_usd:f}",
+            ),
+            models=[
+                ModelUsageView(
+                    model=each.model,
+                    calls=each.calls,
+                    prompt_tokens=each.prompt_tokens,
+                    cached_tokens=each.cached_tokens,
+                    completion_tokens=each.completion_tokens,
+                    cost_usd=f"{each.cost_usd:f}",
+                )
+                for each in totals.by_model
+            ],
+        )
+
+
+class ModelView(BaseModel):
+    """What answers for a tier."""
+
+    tier: str
+    model: str
+    engine: str
+    """``model``, or ``replay`` while scripted answers stand in for one."""
+
+
+class ModelList(BaseModel):
+    data: list[ModelView]

@@ -1,0 +1,28 @@
+"""Telling an outage of PostgreSQL from a fault of our own."""
+
+import asyncpg
+import sqlalchemy.exc
+
+_WHILE_CONNECTING = (
+    asyncpg.PostgresConnectionError,
+    asyncpg.OperatorInterventionError,
+    asyncpg.InsufficientResourcesError,
+    asyncpg.InterfaceError,
+    ConnectionError,
+    TimeoutError,
+)
+
+
+def database_unavailable(error: BaseException) -> bool:
+    """Whether the error says that PostgreSQL is down, starting, stopping or out of connections, or that a race was lost.
+
+    Such work left nothing behind and may be repeated.
+    """
+    if isinstance(error, sqlalchemy.exc.TimeoutError | sqlalchemy.exc.InterfaceError | sqlalchemy.exc.OperationalError):
+        return True
+    if isinstance(error, sqlalchemy.exc.DBAPIError):
+        state = str(getattr(error.orig, "sqlstate", None) or "")
+        # 08: connection; 57P: shutdown and start-up; 53300: too many clients; 40001 and 40P01: serialization, deadlock.
+        return error.connection_invalidated or state.startswith(("08", "57P")) or state in {"53300", "40001", "40P01"}
+    # While connecting, asyncpg's own errors and the operating system's arrive as they are.
+    return isinstance(error, _WHILE_CONNECTING)

@@ -1,0 +1,160 @@
+"""Delivers the outbox to Temporal: each row at least once, rows of one task in order, each with an effect that repeats well."""
+
+import asyncio
+import random
+from contextlib import suppress
+from datetime import timedelta
+from typing import Final
+
+from temporalio.client import Client, WorkflowExecutionStatus
+from temporalio.common import WorkflowIDConflictPolicy, WorkflowIDReusePolicy
+from temporalio.exceptions import WorkflowAlreadyStartedError
+from temporalio.service import RPCError, RPCStatusCode
+
+from journeyman.platform.kit import metrics
+from journeyman.platform.kit.database import Database
+from journeyman.platform.kit.logging import get_logger
+from journeyman.platform.kit.names import SIGNAL_CANCEL, TASK_WORKFLOW, Queue, task_workflow_id
+from journeyman.platform.kit.outages import database_unavailable
+from journeyman.platform.kit.telemetry import attached
+from journeyman.platform.outbox import repository
+from journeyman.platform.outbox.repository import Claimed
+from journeyman.platform.tasks import lifecycle
+from journeyman.platform.tasks.contract import TERMINAL, StartTask, TaskState
+
+RPC_TIMEOUT: Final = timedelta(seconds=5)
+LEASE: Final = RPC_TIMEOUT * 2
+"""Longer than any delivery takes (at most two calls): after it, the process that claimed the row is taken for dead."""
+LONGEST_BACKOFF: Final = timedelta(seconds=10)
+POLL_EVERY: Final = 1.0
+BATCH: Final = 20
+
+_log = get_logger(__name__)
+
+
+class NotDelivered(Exception):
+    """The delivery is tried again later."""
+
+
+class OutboxDispatcher:
+    """``run`` it as a task for as long as the process lives; any number of processes may do so at once."""
+
+    def __init__(self, database: Database, temporal: Client) -> None:
+        self._database = database
+        self._temporal = temporal
+        self._wake = asyncio.Event()
+        self._failing = False
+
+    def notified(self, _payload: str | None) -> None:
+        """Look at the outbox soon."""
+        self._wake.set()
+
+    async def run(self) -> None:
+        """Deliver until cancelled. Survives the loss of PostgreSQL and of Temporal."""
+        while True:
+            self._wake.clear()
+            try:
+                found = await self.deliver_due()
+                await self._measure()
+            except Exception as error:  # noqa: BLE001
+                # Whatever it was, the rows are still there; a dispatcher that stops would strand every task.
+                if database_unavailable(error):
+                    _log.warning("outbox.database_unavailable", error=str(error)[:200])
+                else:
+                    _log.error("outbox.round_failed", exc_info=error)
+                found = 0
+            if found < BATCH:
+                with suppress(TimeoutError):
+                    await asyncio.wait_for(self._wake.wait(), POLL_EVERY)
+
+    async def deliver_due(self) -> int:
+        """Try each row that is due once, all at the same time. Returns how many were tried."""
+        async with self._database.transaction() as session:
+            claimed = await repository.claim(session, limit=BATCH, lease=LEASE)
+            states = await repository.task_states(session, [entry.task_id for entry in claimed])
+        if not claimed:
+            return 0
+        ended = {task_id for task_id, state in states.items() if TaskState(state) in TERMINAL}
+        errors = await asyncio.gather(*(self._attempt(entry, ended=entry.task_id in ended) for entry in claimed))
+        outcome = dict(zip(claimed, errors, strict=True))
+        arrived = [entry.id for entry, error in outcome.items() if error is None]
+        async with self._database.transaction() as session:
+            await repository.delivered(session, arrived)
+            for entry, error in outcome.items():
+                if error is not None:
+                    await repository.failed(session, entry.id, error, retry_in=_backoff(entry.attempts))
+            if arrived and self._failing:
+                # Temporal is back: nobody waits out a backoff that was meant for its absence.
+                await repository.hurry(session, within=LONGEST_BACKOFF)
+        self._failing = not arrived
+        if arrived:
+            # The next row of the same task may be due now.
+            self._wake.set()
+        return len(claimed)
+
+    async def _attempt(self, entry: Claimed, *, ended: bool) -> str | None:
+        """Deliver one row; the reason if that was not possible. Nothing is raised, so that no row holds up another."""
+        try:
+            if entry.kind == "cancel_task":
+                await self._cancel(entry, ended=ended)
+            elif not ended:
+                await self._start(entry)
+        except Exception as error:  # noqa: BLE001  kept with the row, and logged
+            _log.warning("outbox.not_delivered", task_id=entry.task_id, kind=entry.kind, error=_said(error))
+            return _said(error)
+        _log.info("outbox.delivered", task_id=entry.task_id, kind=entry.kind, attempts=entry.attempts)
+        return None
+
+    async def _start(self, entry: Claimed) -> None:
+        start = StartTask.model_validate(entry.payload)
+        with attached(start.trace_context), suppress(WorkflowAlreadyStartedError):
+            await self._temporal.start_workflow(
+                TASK_WORKFLOW,
+                start,
+                id=task_workflow_id(entry.task_id),
+                task_queue=Queue.ORCHESTRATION,
+                id_reuse_policy=WorkflowIDReusePolicy.REJECT_DUPLICATE,
+                id_conflict_policy=WorkflowIDConflictPolicy.USE_EXISTING,
+                rpc_timeout=RPC_TIMEOUT,
+            )
+
+    async def _cancel(self, entry: Claimed, *, ended: bool) -> None:
+        handle = self._temporal.get_workflow_handle(task_workflow_id(entry.task_id))
+        try:
+            await handle.signal(SIGNAL_CANCEL, rpc_timeout=RPC_TIMEOUT)
+        except RPCError as error:
+            if error.status != RPCStatusCode.NOT_FOUND:
+                raise
+        else:
+            return
+        # "Not found" is said of a workflow that never was and of one that is over.
+        if ended:
+            return
+        try:
+            description = await handle.describe(rpc_timeout=RPC_TIMEOUT)
+        except RPCError as error:
+            if error.status == RPCStatusCode.NOT_FOUND:
+                raise NotDelivered("Temporal does not know the task's workflow yet") from error
+            raise
+        if description.status in {WorkflowExecutionStatus.RUNNING, WorkflowExecutionStatus.CONTINUED_AS_NEW}:
+            raise NotDelivered("the workflow was just going on in a new run")
+        # It was ended from outside (terminated, timed out) without writing the task's end: nobody else will.
+        async with self._database.transaction() as session:
+            task = await lifecycle.lock_task(session, entry.task_id)
+            if TaskState(task.state) not in TERMINAL:
+                await lifecycle.transition(session, entry.task_id, TaskState.CANCELLED)
+
+    async def _measure(self) -> None:
+        async with self._database.transaction() as session:
+            count, age = await repository.pending(session)
+        metrics.OUTBOX_PENDING.set(count)
+        metrics.OUTBOX_LAG.set(age)
+
+
+def _backoff(attempts: int) -> timedelta:
+    longest = min(LONGEST_BACKOFF, timedelta(seconds=0.25 * 2 ** min(attempts, 10)))
+    return longest * random.uniform(0.8, 1.0)  # noqa: S311  jitter
+
+
+def _said(error: BaseException) -> str:
+    return str(error) or type(error).__name__

@@ -1,0 +1,62 @@
+"""Putting things into the outbox: inside the transaction whose effect they are."""
+
+from typing import Final, Literal
+
+import sqlalchemy as sa
+from sqlalchemy.ext.asyncio import AsyncSession
+
+from journeyman.platform.kit.clock import now
+from journeyman.platform.kit.database import Json
+from journeyman.platform.outbox.models import OutboxEntry
+from journeyman.platform.tasks.contract import StartTask
+
+CHANNEL: Final = "journeyman_outbox"
+"""PostgreSQL notification channel: there is something to deliver."""
+
+Kind = Literal["start_task", "cancel_task"]
+
+
+async def enqueue_start(session: AsyncSession, start: StartTask) -> None:
+    """Have the task's workflow started once this transaction is committed."""
+    await _enqueue(session, start.project_id, start.task_id, "start_task", start.model_dump(mode="json"))
+
+
+async def enqueue_cancel(session: AsyncSession, project_id: str, task_id: str) -> None:
+    """Have the task's workflow told to stop, after whatever was enqueued for the task before."""
+    await _enqueue(session, project_id, task_id, "cancel_task", {})
+
+
+async def withdraw_start(session: AsyncSession, task_id: str) -> bool:
+    """Take the start back. False when it was attempted already, so that a workflow may exist."""
+    withdrawn = await session.scalar(
+        sa.update(OutboxEntry)
+        .where(
+            OutboxEntry.task_id == task_id,
+            OutboxEntry.kind == "start_task",
+            OutboxEntry.delivered_at.is_(None),
+            OutboxEntry.attempts == 0,
+        )
+        .values(delivered_at=now(), last_error="withdrawn: the task was cancelled before it was started")
+        .returning(OutboxEntry.id)
+        .execution_options(synchronize_session=False)
+    )
+    return withdrawn is not None
+
+
+async def _enqueue(session: AsyncSession, project_id: str, task_id: str, kind: Kind, payload: Json) -> None:
+    moment = now()
+    session.add(
+        OutboxEntry(
+            project_id=project_id,
+            task_id=task_id,
+            kind=kind,
+            payload=payload,
+            attempts=0,
+            next_attempt_at=moment,
+            last_error=None,
+            created_at=moment,
+            delivered_at=None,
+        )
+    )
+    await session.flush()
+    await session.execute(sa.select(sa.func.pg_notify(CHANNEL, task_id)))

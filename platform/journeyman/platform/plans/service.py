@@ -1,0 +1,29 @@
+"""Reading a task's plan."""
+
+from dataclasses import dataclass
+
+from sqlalchemy.ext.asyncio import AsyncSession
+
+from journeyman.platform.kit.errors import NotFound
+from journeyman.platform.plans import queries
+from journeyman.platform.plans.models import Plan, Subtask
+from journeyman.platform.tasks import service as tasks
+
+
+@dataclass(frozen=True, slots=True)
+class FoundPlan:
+    plan: Plan
+    progress: dict[str, Subtask]
+    revisions: list[Plan]
+
+
+async def read(session: AsyncSession, project_id: str, task_id: str, revision: int | None) -> FoundPlan:
+    """A revision of the plan, by default the newest. Raises :class:`NotFound` for none, with code ``no_plan_yet`` for no plan."""
+    await tasks.read(session, project_id, task_id)
+    revisions = list(await queries.revisions(session, task_id))
+    if not revisions:
+        raise NotFound("The task has no plan yet: its Planner has not submitted one.", code="no_plan_yet")
+    plan = revisions[-1] if revision is None else next((each for each in revisions if each.revision == revision), None)
+    if plan is None:
+        raise NotFound(f"The plan has revisions 1 to {revisions[-1].revision}; there is no {revision}.")
+    return FoundPlan(plan, await queries.progress(session, task_id, plan.revision), revisions)

@@ -1,0 +1,62 @@
+"""``/tasks``: submit, list, read, cancel."""
+
+from typing import Annotated
+
+from fastapi import APIRouter, Header, Query, Response
+
+from journeyman.platform.api.dependencies import PrincipalDep, ResourcesDep, SessionDep
+from journeyman.platform.tasks import service
+from journeyman.platform.tasks.schemas import SubmitTask, TaskFilter, TaskPage, TaskSummary, TaskView
+from journeyman.platform.tasks.service import Submission, TaskService
+
+router = APIRouter(prefix="/tasks", tags=["tasks"])
+
+
+@router.post(
+    "",
+    status_code=201,
+    responses={
+        200: {
+            "model": TaskView,
+            "description": "The task was accepted before under the same Idempotency-Key.",
+            "headers": {"Idempotent-Replay": {"schema": {"type": "string"}, "description": "`true`"}},
+        }
+    },
+)
+async def submit_task(
+    body: SubmitTask,
+    principal: PrincipalDep,
+    session: SessionDep,
+    resources: ResourcesDep,
+    response: Response,
+    idempotency_key: Annotated[
+        str | None, Header(description="Repeat a request under the same key, and there will be one task.")
+    ] = None,
+) -> TaskView:
+    """Submit a task. It is started as soon as Temporal takes it; 201 means it is safely stored."""
+    tasks = TaskService(resources.settings, resources.catalog)
+    submitted = await tasks.submit(session, Submission(principal.project_id, body, idempotency_key))
+    response.headers["Location"] = f"/v1/tasks/{submitted.task.id}"
+    if submitted.replayed:
+        response.status_code = 200
+        response.headers["Idempotent-Replay"] = "true"
+    return TaskView.of(submitted.task)
+
+
+@router.get("")
+async def list_tasks(wanted: Annotated[TaskFilter, Query()], principal: PrincipalDep, session: SessionDep) -> TaskPage:
+    """The project's tasks, newest first."""
+    tasks, cursor = await service.page(session, principal.project_id, wanted)
+    return TaskPage(data=[TaskSummary.of(task) for task in tasks], next_cursor=cursor)
+
+
+@router.get("/{task_id}")
+async def read_task(task_id: str, principal: PrincipalDep, session: SessionDep) -> TaskView:
+    """One task."""
+    return TaskView.of(await service.read(session, principal.project_id, task_id))
+
+
+@router.post("/{task_id}/cancel")
+async def cancel_task(task_id: str, principal: PrincipalDep, session: SessionDep) -> TaskView:
+    """End a task. Repeating it, or cancelling a task that has ended, changes nothing and answers with its state."""
+    return TaskView.of(await service.cancel(session, principal.project_id, task_id))

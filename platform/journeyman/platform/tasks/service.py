@@ -1,0 +1,232 @@
+"""Submitting, listing, reading and cancelling tasks."""
+
+import hashlib
+import json
+import re
+from dataclasses import dataclass
+from typing import Any, Final
+
+from sqlalchemy.ext.asyncio import AsyncSession
+
+from journeyman.platform.api.fields import refuse
+from journeyman.platform.api.pagination import Position, decode_cursor, encode_cursor
+from journeyman.platform.events.log import append
+from journeyman.platform.events.types import EventType
+from journeyman.platform.inference.replay.catalog import ReplayCatalog
+from journeyman.platform.kit.clock import now
+from journeyman.platform.kit.errors import Conflict, NotFound
+from journeyman.platform.kit.ids import is_id, new_id
+from journeyman.platform.kit.settings import Settings
+from journeyman.platform.kit.telemetry import inject
+from journeyman.platform.outbox import service as outbox
+from journeyman.platform.tasks import lifecycle, repository
+from journeyman.platform.tasks.contract import TERMINAL, StartTask, TaskState
+from journeyman.platform.tasks.models import Task
+from journeyman.platform.tasks.repository import TaskQuery
+from journeyman.platform.tasks.schemas import (
+    ArchiveWorkspace,
+    GitWorkspace,
+    SubmitTask,
+    TaskFilter,
+    literal_private_host,
+)
+
+_KEY: Final = re.compile(r"[\x21-\x7e]{1,255}")
+_TITLE_LENGTH: Final = 80
+
+
+@dataclass(frozen=True, slots=True)
+class Submitted:
+    """``replayed`` tells that the task was there already, under the same idempotency key."""
+
+    task: Task
+    replayed: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Submission:
+    """What a request asks for, beside its transaction."""
+
+    project_id: str
+    body: SubmitTask
+    idempotency_key: str | None
+
+
+class TaskService:
+    """Policy of tasks. ``catalog`` is asked only while the replay engine stands in for a model."""
+
+    def __init__(self, settings: Settings, catalog: ReplayCatalog) -> None:
+        self._settings = settings
+        self._catalog = catalog
+
+    async def submit(self, session: AsyncSession, submission: Submission) -> Submitted:
+        """Accept a task: its row, its first event, its idempotency key and its start, in the caller's transaction.
+
+        Raises :class:`InvalidInput` for what cannot be carried out, :class:`Conflict` for an idempotency key that was
+        used with another body.
+        """
+        body, key = submission.body, submission.idempotency_key
+        if key is not None and _KEY.fullmatch(key) is None:
+            raise refuse("Idempotency-Key", "must be 1 to 255 visible ASCII characters.")
+        task_id = new_id("task")
+        if key is not None:
+            earlier = await repository.claim_key(session, submission.project_id, key, _digest(body), task_id)
+            if earlier is not None:
+                if earlier.request_digest != _digest(body):
+                    raise Conflict(
+                        "This Idempotency-Key was used before, with another body. Repeat that body, or take a new key.",
+                        code="idempotency_key_reused",
+                        task_id=earlier.task_id,
+                    )
+                return Submitted(await read(session, submission.project_id, earlier.task_id), replayed=True)
+        self._check_engine(body)
+        await self._check_workspace(session, submission)
+        if body.environment.secrets:
+            name = body.environment.secrets[0]
+            raise refuse("environment.secrets[0]", f"this project has no secret named {name}.", code="unknown_secret")
+        task = _new_task(task_id, submission.project_id, body)
+        await repository.add(session, task)
+        data = {"title": task.title, "state": task.state, "workspace": task.workspace, "acceptance": task.acceptance}
+        await append(session, task_id, EventType.TASK_CREATED, data)
+        start = StartTask(task_id=task_id, project_id=submission.project_id, trace_context=task.trace_context)
+        await outbox.enqueue_start(session, start)
+        await session.refresh(task, ["last_seq", "updated_at"])
+        return Submitted(task, replayed=False)
+
+    def _check_engine(self, body: SubmitTask) -> None:
+        if self._settings.uses_replay_engine and not self._catalog.knows(body.instruction):
+            raise refuse(
+                "instruction",
+                "no model is configured, and the replay engine that stands in plays only the bundled demo tasks. Set "
+                "JOURNEYMAN_MODEL_BASE_URL (and JOURNEYMAN_MODEL_API_KEY) to an OpenAI-compatible API and restart.",
+                code="no_model_configured",
+            )
+
+    async def _check_workspace(self, session: AsyncSession, submission: Submission) -> None:
+        workspace = submission.body.workspace
+        if isinstance(workspace, ArchiveWorkspace):
+            known = is_id("upload", workspace.upload_id) and await repository.upload_exists(
+                session, submission.project_id, workspace.upload_id
+            )
+            if not known:
+                raise refuse("workspace.upload_id", f"this project has no upload {workspace.upload_id}.")
+        if isinstance(workspace, GitWorkspace) and not self._settings.git_allow_private_addresses:
+            if workspace.url.lower().startswith("http://"):
+                raise refuse("workspace.url", "must begin with https://; plain http could be changed on its way.")
+            if literal_private_host(workspace.url):
+                raise refuse("workspace.url", "names an address that is not public.")
+
+
+async def read(session: AsyncSession, project_id: str, task_id: str) -> Task:
+    """The project's task. Raises :class:`NotFound`, also for another project's."""
+    task = await repository.get(session, project_id, task_id) if is_id("task", task_id) else None
+    if task is None:
+        raise _unknown(task_id)
+    return task
+
+
+async def page(session: AsyncSession, project_id: str, wanted: TaskFilter) -> tuple[list[Task], str | None]:
+    """One page, newest first, and the cursor of the next one."""
+    metadata = dict(pair.split("=", 1) for pair in wanted.metadata)
+    for name in ("created_after", "created_before"):
+        moment = getattr(wanted, name)
+        if moment is not None and moment.tzinfo is None:
+            raise refuse(name, "must say its time zone, for example 2026-01-31T12:00:00Z.")
+        if moment is not None and not 1970 <= moment.year <= 9000:
+            raise refuse(name, "must be a year from 1970 to 9000.")
+    found = await repository.find(
+        session,
+        project_id,
+        TaskQuery(
+            states=[state.value for state in wanted.state],
+            metadata=metadata,
+            created_after=wanted.created_after,
+            created_before=wanted.created_before,
+            before=decode_cursor(wanted.cursor),
+            limit=wanted.limit + 1,
+        ),
+    )
+    tasks = list(found[: wanted.limit])
+    more = len(found) > wanted.limit
+    return tasks, encode_cursor(Position(tasks[-1].created_at, tasks[-1].id)) if more else None
+
+
+async def cancel(session: AsyncSession, project_id: str, task_id: str) -> Task:
+    """Ask for the task's end; once more, or of a task that has ended, changes nothing.
+
+    A task that nothing has been done for is cancelled here and now, whether Temporal is up or not. Otherwise its
+    workflow is told, and ends it after the step it is in.
+    """
+    task = await repository.lock(session, project_id, task_id) if is_id("task", task_id) else None
+    if task is None:
+        raise _unknown(task_id)
+    state = TaskState(task.state)
+    if state in TERMINAL or task.cancel_requested_at is not None:
+        return task
+    task.cancel_requested_at = now()
+    if not await outbox.withdraw_start(session, task_id):
+        # A workflow may exist: it hears of the end even if this transaction is what ends the task.
+        await outbox.enqueue_cancel(session, project_id, task_id)
+    if state == TaskState.QUEUED:
+        await lifecycle.transition(session, task_id, TaskState.CANCELLED)
+    await session.flush()
+    await session.refresh(task)
+    return task
+
+
+def _unknown(task_id: str) -> NotFound:
+    return NotFound(f"This project has no task {task_id[:80]}.", code="task_not_found")
+
+
+def _digest(body: SubmitTask) -> str:
+    """Of what the body says, whatever the order of its fields and its white space."""
+    text = json.dumps(body.model_dump(mode="json", exclude_unset=True), sort_keys=True, separators=(",", ":"))
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def _stored(model: Any) -> dict[str, Any]:
+    stored: dict[str, Any] = model.model_dump(mode="json", exclude_none=True)
+    return stored
+
+
+def _title(body: SubmitTask) -> str:
+    if body.title is not None:
+        return body.title.strip()
+    line = " ".join(body.instruction.strip()[:1000].splitlines()[0].split())
+    line = "".join(character for character in line if character.isprintable())
+    return (line if len(line) <= _TITLE_LENGTH else line[: _TITLE_LENGTH - 1].rstrip() + "…") or "Untitled"
+
+
+def _new_task(task_id: str, project_id: str, body: SubmitTask) -> Task:
+    moment = now()
+    return Task(
+        id=task_id,
+        project_id=project_id,
+        title=_title(body),
+        instruction=body.instruction,
+        workspace=_stored(body.workspace),
+        environment=_stored(body.environment),
+        acceptance=body.acceptance,
+        agent_profile=body.agent_profile,
+        model_tier=body.model_tier,
+        models=_stored(body.models),
+        budget=_stored(body.budget),
+        approval_policy=body.approval_policy,
+        labels=body.metadata,
+        state=TaskState.QUEUED.value,
+        paused_reason=None,
+        waiting_for=[],
+        verified=None,
+        failure=None,
+        summary=None,
+        cancel_requested_at=None,
+        plan_revision=0,
+        initial_snapshot=None,
+        head_snapshot=None,
+        last_seq=0,
+        trace_context=inject(),
+        created_at=moment,
+        updated_at=moment,
+        started_at=None,
+        finished_at=None,
+    )
