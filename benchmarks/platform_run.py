@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+
 from journeyman.platform.embedded.stack import EmbeddedStack
 from journeyman.platform.kit.settings import Settings
 

@@ -8,21 +8,25 @@ object_store      S3ObjectStore on SeaweedFS, with a bucket
 temporal_address  host:port of a Temporal dev server
 qdrant_url        for QdrantVectorMemory
 embeddings_url    OpenAI-compatible base URL
+platform          support.platform.Platform, a client of full_stack
 full_stack        EmbeddedStack with everything, API, gateway and workers included: ``full_stack.settings``
 """
 
 import asyncio
 from collections.abc import AsyncIterator
 
+import httpx
 import pytest
+from support.database import truncate_all
+from support.platform import Platform
+from support.stack import SessionStack
+
 from journeyman.platform.embedded.postgres import create_database
 from journeyman.platform.embedded.stack import EVERYTHING, EmbeddedStack
 from journeyman.platform.kit.database import Database, create_engine
 from journeyman.platform.kit.migrate import upgrade
 from journeyman.platform.kit.s3 import S3ObjectStore
 from journeyman.platform.kit.settings import Settings
-from support.database import truncate_all
-from support.stack import SessionStack
 
 
 @pytest.fixture(scope="session")
@@ -93,3 +97,18 @@ async def settings(
 async def full_stack(session_stack: SessionStack) -> EmbeddedStack:
     """Works in a database of its own, so that ``clean_database`` takes nothing away from it."""
     return await session_stack.ask(*EVERYTHING)
+
+
+@pytest.fixture
+async def platform(full_stack: EmbeddedStack) -> AsyncIterator[Platform]:
+    """A client of ``full_stack`` with its admin key; what the test submitted is cancelled at its end."""
+    settings = full_stack.settings
+    assert settings.replay_scripts is not None
+    key = (settings.data_dir / "admin.key").read_text().strip()
+    async with httpx.AsyncClient(
+        base_url=settings.api_url, headers={"Authorization": f"Bearer {key}"}, timeout=30
+    ) as client:
+        running = Platform(client, settings.replay_scripts)
+        yield running
+        for task_id in running.submitted:
+            await client.post(f"/v1/tasks/{task_id}/cancel")

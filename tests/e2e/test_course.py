@@ -3,8 +3,8 @@
 import io
 import tarfile
 
-from e2e.conftest import Platform
-from e2e.scripts import approve, call, coder, plan, planner, reject, reviewer, shell, simple, subtask, work
+from support.platform import Platform
+from support.scripts import approve, call, coder, plan, planner, reject, reviewer, shell, simple, subtask, work
 
 
 async def test_a_task_reaches_a_verified_end(platform: Platform) -> None:

@@ -1,7 +1,7 @@
 """What models get wrong, and what goes wrong with them: the agent is told, or the call is made again."""
 
-from e2e.conftest import Platform
-from e2e.scripts import approve, call, coder, plan, planner, raw_call, reviewer, shell, simple, work
+from support.platform import Platform
+from support.scripts import approve, call, coder, plan, planner, raw_call, reviewer, shell, simple, work
 
 
 async def test_broken_arguments_come_back_as_a_tool_error(platform: Platform) -> None:

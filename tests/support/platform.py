@@ -1,15 +1,13 @@
-"""Tests of the whole: real servers, real processes, real sandboxes; only the model's answers are scripted."""
+"""The running platform as a client of its REST API sees it, for tests of the whole."""
 
 import asyncio
 import json
 import uuid
-from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import httpx
-import pytest
 
 TERMINAL = {"succeeded", "failed", "errored", "cancelled"}
 
@@ -80,6 +78,12 @@ class Platform:
                     return task
                 await asyncio.sleep(0.05)
 
+    async def wait_until_event(self, task_id: str, type_: str, timeout_s: float = 60) -> None:
+        """Poll the log until it holds an event of that type."""
+        async with asyncio.timeout(timeout_s):
+            while not any(event["type"] == type_ for event in await self.events(task_id)):
+                await asyncio.sleep(0.05)
+
     async def end(self, task_id: str, timeout_s: float = 90) -> Outcome:
         try:
             task = await self.wait_for(task_id, lambda task: task["state"] in TERMINAL, timeout_s)
@@ -97,16 +101,3 @@ class Platform:
         response = await self.client.get(path, params=params)
         response.raise_for_status()
         return response.json()
-
-
-@pytest.fixture
-async def platform(full_stack: Any) -> AsyncIterator[Platform]:
-    settings = full_stack.settings
-    key = (settings.data_dir / "admin.key").read_text().strip()
-    async with httpx.AsyncClient(
-        base_url=settings.api_url, headers={"Authorization": f"Bearer {key}"}, timeout=30
-    ) as client:
-        running = Platform(client, settings.replay_scripts)
-        yield running
-        for task_id in running.submitted:
-            await client.post(f"/v1/tasks/{task_id}/cancel")
