@@ -72,7 +72,9 @@ async def test_a_reviewer_cannot_change_the_work(platform: Platform) -> None:
 async def test_three_rejections_lead_to_a_new_plan(platform: Platform) -> None:
     threads = [
         planner(plan(subtask("first"))),
-        coder(shell("true"), work(), work(), work(), subtask_id="first"),
+        coder(
+            shell("echo 1 > n"), work(), shell("echo 2 > n"), work(), shell("echo 3 > n"), work(), subtask_id="first"
+        ),
         *(reviewer(reject(f"no {n}"), subtask_id="first", round_=n) for n in (1, 2, 3)),
         planner({**plan(subtask("second")), "expect": "no 3"}, revision=2),
         coder(shell("echo ok > ok"), work(), subtask_id="second"),
@@ -83,6 +85,19 @@ async def test_three_rejections_lead_to_a_new_plan(platform: Platform) -> None:
     assert [event["data"]["subtask_id"] for event in outcome.of("subtask.failed")] == ["first"]
     assert len(outcome.of("plan.proposed")) == 1
     assert len(outcome.of("plan.revised")) == 1
+
+
+async def test_a_second_rejection_of_unchanged_work_leads_to_a_new_plan(platform: Platform) -> None:
+    threads = [
+        planner(plan(subtask("first"))),
+        coder(shell("true"), work(), work(), subtask_id="first"),
+        *(reviewer(reject(f"no {n}"), subtask_id="first", round_=n) for n in (1, 2)),
+        planner({**plan(subtask("second")), "expect": "changed nothing"}, revision=2),
+        coder(shell("true"), work(), subtask_id="second"),
+        reviewer(approve(), subtask_id="second"),
+    ]
+    outcome = await platform.run(threads)
+    assert outcome.task["state"] == "succeeded"
 
 
 async def test_failed_acceptance_leads_to_a_new_plan_that_sees_the_output(platform: Platform) -> None:

@@ -31,7 +31,7 @@ async def test_answers_without_a_tool_call_are_reminded(platform: Platform) -> N
 
 
 async def test_a_coder_that_never_calls_a_tool_is_given_up(platform: Platform) -> None:
-    planners = [planner(plan(), revision=revision) for revision in (1, 2, 3, 4)]
+    planners = [planner(plan(), revision=revision) for revision in (1, 2, 3)]
     threads = [*planners, coder({"text": "hm", "repeat": 20})]
     outcome = await platform.run(threads)
     assert outcome.task["state"] == "failed"

@@ -5,9 +5,9 @@ from types import NoneType
 from temporalio import workflow
 
 with workflow.unsafe.imports_passed_through():
+    from journeyman.agents.review import Next
     from journeyman.platform.kit.names import SIGNAL_PAUSE, SIGNAL_RESUME, SUBTASK_WORKFLOW
 
-from journeyman.workflows import timing
 from journeyman.workflows.agent_loop import Control, converse, in_sandbox, store
 from journeyman.workflows.types import (
     Findings,
@@ -103,12 +103,10 @@ class SubtaskWorkflow:
             raise _Suspended
         if talk.outcome is None:
             raise _GivenUp("The Reviewer came to no verdict: it stopped calling tools or used up its turns.")
-        if talk.outcome.verdict == "approve":
+        if talk.outcome.next == Next.ACCEPT:
             return True
-        if progress.round >= timing.ROUNDS_PER_SUBTASK:
-            raise _GivenUp(
-                f"The Reviewer rejected the work {progress.round} times. Its last findings:\n{talk.outcome.findings}"
-            )
+        if talk.outcome.next != Next.REVISE:
+            raise _GivenUp(talk.outcome.reason)
         findings = Findings(thread=coder, reviewer_thread_id=reviewer.thread_id, round=progress.round)
         await store("deliver_findings", findings)
         return False

@@ -8,6 +8,7 @@ from temporalio.exceptions import ActivityError, ApplicationError, CancelledErro
 
 with workflow.unsafe.imports_passed_through():
     from journeyman.agents.plans import ready_subtasks
+    from journeyman.agents.review import ReviewPolicy
     from journeyman.platform.kit.names import (
         SIGNAL_CANCEL,
         SIGNAL_PAUSE,
@@ -182,7 +183,7 @@ class TaskWorkflow:
     async def _replan(self, reason: str) -> Finish | None:
         """Go back to planning with what went wrong; after the last revision, the task has failed."""
         progress = self._progress
-        if progress.revision >= timing.PLAN_REVISIONS:
+        if progress.revision >= ReviewPolicy().max_revisions:
             await in_sandbox("hand_over", self._task, NoneType)
             return self._ended(
                 TaskState.FAILED,

@@ -39,11 +39,5 @@ TURNS_PER_THREAD: Final = 300
 IDLE_TURNS: Final = 5
 """Turns in a row that called no tool, each answered with a reminder, after which a conversation counts as stuck."""
 
-ROUNDS_PER_SUBTASK: Final = 3
-"""Reviews of one subtask; a third rejection means that the plan is wrong, not the work."""
-
-PLAN_REVISIONS: Final = 4
-"""Plans for one task; after the last one fails, the task has failed."""
-
 STICKY_QUEUE: Final = timedelta(seconds=1.5)
 """How long Temporal waits for the worker that last held a workflow (measured: idle takeover 2.1 s at 2 s, 10.1 s at 10)."""

@@ -76,14 +76,14 @@ class Turn(BaseModel):
 class StepOutcome(BaseModel):
     """What the tool calls of a step came to.
 
-    ``submitted``: the role handed over. ``verdict`` and ``findings`` (cut to a report) are a Reviewer's. ``idle``: the turn
-    called no tool. ``tripped``: the circuit breaker's reason to stop.
+    ``submitted``: the role handed over. ``next`` and ``reason``: what follows from a Reviewer's verdict, as
+    ``journeyman.agents.review.Next``. ``idle``: the turn called no tool. ``tripped``: the circuit breaker's reason to stop.
     """
 
     submitted: bool = False
     idle: bool = False
-    verdict: str | None = None
-    findings: str | None = None
+    next: str | None = None
+    reason: str | None = None
     snapshot: str | None = None
     tripped: str | None = None
 

@@ -10,6 +10,7 @@ from journeyman.agents import context, loops
 from journeyman.agents.arguments import SubmitReview, SubmitWork
 from journeyman.agents.canonical import digest
 from journeyman.agents.plans import Plan
+from journeyman.agents.review import Next, after_review, rejection_reason
 from journeyman.agents.roles import profile
 from journeyman.agents.tools import ParsedCall, ToolError, parse_call
 from journeyman.platform.artifacts import repository as artifacts
@@ -29,7 +30,7 @@ from journeyman.workflows.activities.workplace import Workplace, Workplaces
 from journeyman.workflows.heartbeat import beating
 from journeyman.workflows.types import Step, StepOutcome
 
-FINDINGS_REPORT = 2000
+FINDINGS_REPORT = 4000
 """Characters of a review that travel in the workflow's history, for the report on a subtask that was given up."""
 
 _MAY_HAVE_RUN = (
@@ -221,6 +222,8 @@ class ToolActivities:
         async with self._database.transaction() as session:
             task = await lock_task(session, thread.task.task_id)
             outcome.tripped = await self._watch(session, batch, snapshot)
+            if batch.review is not None:
+                await self._judge(session, step, batch.review, outcome)
             await checkpoints.create(
                 session,
                 project_id=task.project_id,
@@ -235,6 +238,26 @@ class ToolActivities:
         if outcome.submitted and profile(thread.role).forks_workspace:
             await self._workplaces.leave(thread)
         return outcome
+
+    @staticmethod
+    async def _judge(session: AsyncSession, step: Step, review: SubmitReview, outcome: StepOutcome) -> None:
+        """Note what follows from the verdict, by the rules of the agents' package."""
+        thread = await threads.get_thread(session, step.thread.thread_id)
+        changed = True
+        if thread.attempt > 1:
+            before = await threads.get_thread(
+                session,
+                threads.thread_id_for(
+                    thread.task_id, thread.role, thread.subtask_id, thread.revision, thread.attempt - 1
+                ),
+            )
+            changed = before.base_snapshot != thread.base_snapshot
+        decision = after_review(review, round_number=thread.attempt, revision=thread.revision, work_changed=changed)
+        outcome.next = decision.next.value
+        outcome.reason = decision.reason
+        if decision.next in {Next.REPLAN, Next.FAIL}:
+            findings = rejection_reason(thread.subtask_id or "", review.findings, thread.attempt)
+            outcome.reason = f"{decision.reason}\n{findings}"[:FINDINGS_REPORT]
 
     @staticmethod
     async def _watch(session: AsyncSession, batch: "_Batch", snapshot: str) -> str | None:
@@ -304,13 +327,13 @@ class _Batch:
     workplace: Workplace
     announced: bool = False
     observed: list[loops.Step] = field(default_factory=list)
+    review: SubmitReview | None = None
     outcome: StepOutcome = field(default_factory=StepOutcome)
 
     def note_submission(self, parsed: ParsedCall) -> None:
         self.outcome.submitted = True
         if isinstance(parsed.arguments, SubmitReview):
-            self.outcome.verdict = parsed.arguments.verdict
-            self.outcome.findings = context.findings_text(parsed.arguments.findings)[:FINDINGS_REPORT]
+            self.review = parsed.arguments
 
 
 class _NotedEffects:

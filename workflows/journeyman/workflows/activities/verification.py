@@ -8,6 +8,7 @@ from journeyman.platform.checkpoints.snapshots import SnapshotStore
 from temporalio import activity
 
 from journeyman.agents.output import cut_text, readable
+from journeyman.agents.review import FailedCommand, acceptance_reason
 from journeyman.platform.artifacts import repository as artifacts
 from journeyman.platform.artifacts.models import Receipt
 from journeyman.platform.events.log import append
@@ -52,7 +53,7 @@ class VerificationActivities:
         claim = Claim(task.project_id, task.id, f"verify:{wanted.attempt}")
         furnishing = Furnishing(task.environment)
         sandbox = (await self._leases.acquire(claim, task.head_snapshot, furnishing)).sandbox
-        problems: list[str] = []
+        failed: list[FailedCommand] = []
         for position, command in enumerate(commands):
             receipt = await self._receipt(wanted, position)
             if receipt is None:
@@ -60,12 +61,12 @@ class VerificationActivities:
                 result = await self._run(sandbox, wanted, position, command)
                 receipt = await self._record(task, wanted, position, command, result)
             if not receipt.passed:
-                problems.append(await self._describe(task, receipt))
+                failed.append(await self._describe(task, receipt))
         await self._leases.release(claim)
         return Verification(
-            passed=not problems,
-            verified=not problems and bool(task.acceptance),
-            problem=cut_text("\n\n".join(problems), REPORT_LIMIT) if problems else None,
+            passed=not failed,
+            verified=not failed and bool(task.acceptance),
+            problem=cut_text(acceptance_reason(failed), REPORT_LIMIT) if failed else None,
         )
 
     async def _receipt(self, wanted: Verify, position: int) -> Receipt | None:
@@ -135,10 +136,9 @@ class VerificationActivities:
             )
         return receipt
 
-    async def _describe(self, task: Task, receipt: Receipt) -> str:
+    async def _describe(self, task: Task, receipt: Receipt) -> FailedCommand:
         async with self._database.transaction() as session:
             artifact = await artifacts.find(session, task.id, receipt.output_artifact_id)
         assert artifact is not None
         output = await artifacts.content(self._store, artifact)
-        end = "a signal or its time limit" if receipt.exit_code is None else f"exit code {receipt.exit_code}"
-        return f"Acceptance command `{receipt.command}` ended with {end}:\n{cut_text(readable(output), 3000)}"
+        return FailedCommand(receipt.command, receipt.exit_code, readable(output))
