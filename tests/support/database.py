@@ -1,6 +1,7 @@
 """Emptying a database between tests."""
 
 import sqlalchemy as sa
+
 from journeyman.platform.kit.database import Database
 
 

@@ -1,9 +1,12 @@
 """One embedded stack for a whole test session, growing by what tests ask for."""
 
 import asyncio
+import os
+import signal
 import tempfile
 from pathlib import Path
 
+from journeyman.platform.embedded.specs import Part, Status
 from journeyman.platform.embedded.stack import EmbeddedStack
 from journeyman.platform.kit.settings import Settings
 
@@ -39,7 +42,27 @@ class SessionStack:
             await self._stack.add(*parts)
             return self._stack
 
+    async def kill_and_wait(self, name: str, timeout_s: float = 30) -> None:
+        """``kill -9`` one process of the stack, and wait until its successor is ready."""
+        stack = await self.ask()
+        await kill_and_wait(stack, name, timeout_s)
+
     async def close(self) -> None:
         if self._stack is not None:
             await self._stack.stop()
         self._root.cleanup()
+
+
+def part_of(stack: EmbeddedStack, name: str) -> Part:
+    return next(part for part in stack.parts if part.name == name)
+
+
+async def kill_and_wait(stack: EmbeddedStack, name: str, timeout_s: float = 30) -> None:
+    """``kill -9`` one process, and wait until another is ready in its place."""
+    part = part_of(stack, name)
+    victim = part.pid
+    assert victim is not None
+    os.kill(victim, signal.SIGKILL)
+    async with asyncio.timeout(timeout_s):
+        while part.pid in {None, victim} or part.status is not Status.READY:
+            await asyncio.sleep(0.02)

@@ -274,6 +274,48 @@ def demo(
     )
 
 
+DataDir = Annotated[
+    Path | None,
+    typer.Option("--data-dir", help="Where everything is kept; otherwise JOURNEYMAN_DATA_DIR or ~/.journeyman."),
+]
+
+
+@app.command(rich_help_panel=_STACK)
+def up(
+    data_dir: DataDir = None,
+    port: Annotated[
+        int | None, typer.Option("--port", min=1, max=65535, help="Of the API; otherwise 8700 or a free one.")
+    ] = None,
+    workers: Annotated[
+        int | None, typer.Option("--workers", min=1, max=64, help="Worker processes; otherwise one a core.")
+    ] = None,
+    detach: Annotated[bool, typer.Option("--detach", "-d", help="Return when it is ready; it keeps running.")] = False,
+) -> None:
+    """Start the whole platform on this machine."""
+    from journeyman.platform.cli import stack
+
+    _exit(stack.up(data_dir, port, workers, detach=detach))
+
+
+@app.command(rich_help_panel=_STACK)
+def down(
+    data_dir: DataDir = None,
+    timeout: Annotated[float | None, typer.Option("--timeout", min=0, help="Seconds to wait; otherwise 120.")] = None,
+) -> None:
+    """Stop it, and wait until it has stopped."""
+    from journeyman.platform.cli import stack
+
+    _exit(stack.down(data_dir, timeout))
+
+
+@app.command(rich_help_panel=_STACK)
+def status(data_dir: DataDir = None, as_json: AsJson = False) -> None:
+    """Show what runs, where, and what this machine enforces on sandboxes."""
+    from journeyman.platform.cli import stack
+
+    _exit(stack.status(data_dir, as_json=as_json))
+
+
 @app.command(rich_help_panel=_ROLES)
 def api() -> None:
     """Serve REST and event streams."""

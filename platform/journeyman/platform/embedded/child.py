@@ -151,6 +151,13 @@ class Child:
         if self._process is not None:
             await self._end(self._process)
 
+    def kill(self) -> None:
+        """End the process and its group by force, now."""
+        self._stopping.set()
+        if self._process is not None and self._process.returncode is None:
+            with suppress(ProcessLookupError):
+                os.killpg(self._process.pid, signal.SIGKILL)
+
     async def _end(self, process: asyncio.subprocess.Process) -> None:
         if process.returncode is None:
             with suppress(ProcessLookupError):

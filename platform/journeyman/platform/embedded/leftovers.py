@@ -1,12 +1,12 @@
 """What an earlier supervisor may have left: its children by pid and start time, and sandboxes."""
 
-import inspect
-from importlib import import_module
+import asyncio
 from typing import Any
 
 from journeyman.platform.embedded.datadir import DataDirectory
 from journeyman.platform.embedded.processes import ProcessIdentity, end_all
 from journeyman.platform.kit.settings import Settings
+from journeyman.platform.sandboxes.registry import reap
 
 _GRACE_S = 10.0
 
@@ -27,12 +27,6 @@ def end_processes(directory: DataDirectory) -> list[ProcessIdentity]:
     return end_all(recorded_processes(directory.read_state()), _GRACE_S)
 
 
-async def reap_sandboxes(settings: Settings) -> None:
+async def reap_sandboxes(settings: Settings) -> list[str]:
     """End and remove all local sandboxes below the data directory: without workers nobody uses them."""
-    try:
-        local = import_module("journeyman.platform.sandboxes.local")
-    except ModuleNotFoundError:
-        return
-    result = local.reap(settings.sandbox_dir, keep=set())
-    if inspect.isawaitable(result):
-        await result
+    return await asyncio.to_thread(reap, settings.sandbox_dir, set())

