@@ -9,9 +9,6 @@ from datetime import timedelta
 from typing import Any, Final
 
 from journeyman.platform.checkpoints.snapshots import SnapshotStore
-from journeyman.platform.memory.embedder import OpenAIEmbedder
-from journeyman.platform.memory.qdrant import QdrantVectorMemory
-from journeyman.platform.sandboxes.local import LocalSandboxDriver
 from temporalio.client import Client
 from temporalio.worker import Worker
 from temporalio.worker.workflow_sandbox import SandboxedWorkflowRunner, SandboxRestrictions
@@ -25,8 +22,11 @@ from journeyman.platform.kit.object_store import ObjectStore
 from journeyman.platform.kit.s3 import S3ObjectStore
 from journeyman.platform.kit.settings import Settings
 from journeyman.platform.kit.temporal import connect
+from journeyman.platform.memory.embedder import OpenAIEmbedder
+from journeyman.platform.memory.qdrant import QdrantVectorMemory
 from journeyman.platform.memory.service import MemoryService
 from journeyman.platform.sandboxes.leases import Leases
+from journeyman.platform.sandboxes.local import LocalSandboxDriver
 from journeyman.platform.sandboxes.port import SandboxDriver
 from journeyman.workflows import timing
 from journeyman.workflows.activities.conversation import ConversationActivities

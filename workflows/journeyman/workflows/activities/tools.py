@@ -22,7 +22,7 @@ from journeyman.platform.kit.ids import derived_id
 from journeyman.platform.kit.object_store import ObjectStore, blob_key, put_blob
 from journeyman.platform.memory.service import MemoryService
 from journeyman.platform.plans import repository as plans
-from journeyman.platform.sandboxes.errors import SandboxLost
+from journeyman.platform.sandboxes.errors import LOST_WHILE_RUNNING, SandboxLost
 from journeyman.platform.tasks.lifecycle import lock_task
 from journeyman.platform.threads import repository as threads
 from journeyman.workflows.activities.tool_runner import ToolResult, ToolRunner
@@ -34,7 +34,7 @@ FINDINGS_REPORT = 4000
 """Characters of a review that travel in the workflow's history, for the report on a subtask that was given up."""
 
 _MAY_HAVE_RUN = (
-    "Error: the sandbox was lost while this command ran. It may have run in part; its effects are lost, and it was not "
+    f"Error: {LOST_WHILE_RUNNING}. It may have run in part; its effects are lost, and it was not "
     "started again. The files are those after your last completed step. Run it again if it is still needed."
 )
 

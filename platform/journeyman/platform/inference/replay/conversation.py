@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Final, cast
 
 from journeyman.platform.inference.replay.script import Role, Script, ScriptThread
+from journeyman.platform.sandboxes.errors import LOST_WHILE_RUNNING
 
 _ROLE: Final = re.compile(r"You are the (Planner|Coder|Reviewer) of Journeyman\.")
 _TASK: Final = re.compile(r"<task>(.*)</task>", re.DOTALL)
@@ -42,7 +43,7 @@ class Conversation:
             return None
         # The instruction is the user's text: lines in it that look like fields are not.
         fields = dict(_FIELD.findall(opening[: task.start()] + opening[task.end() :]))
-        answers = sum(1 for m in messages[first:] if m.get("role") == "assistant")
+        answers = _answers_in_effect(messages[first:])
         news: list[str] = []
         for message in reversed(messages):
             if message.get("role") == "assistant":
@@ -75,6 +76,20 @@ class Conversation:
             if best is None or named > best[0]:
                 best = (named, place, thread)
         return None if best is None else (best[1], best[2])
+
+
+def _answers_in_effect(messages: Sequence[Message]) -> int:
+    """The answers whose calls took effect. One whose sandbox was lost meanwhile did not: its turn is played again."""
+    count = 0
+    undone = False
+    for message in messages:
+        if message.get("role") == "assistant":
+            count += 1
+            undone = False
+        elif message.get("role") == "tool" and LOST_WHILE_RUNNING in text_of(message) and not undone:
+            undone = True
+            count -= 1
+    return count
 
 
 def text_of(message: Message) -> str:
