@@ -368,7 +368,7 @@ def vectors() -> None:
 
 @app.command(rich_help_panel=_ROLES)
 def migrate() -> None:
-    """Bring the database to the newest revision, and stop."""
+    """Bring the database to the newest revision, make the bucket, and stop."""
     from journeyman.platform.cli import roles
 
     roles.migrate()

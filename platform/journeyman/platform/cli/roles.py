@@ -61,7 +61,13 @@ def vectors() -> None:
 
 
 def migrate() -> None:
-    from journeyman.platform.kit.migrate import upgrade
+    """Everything that must be there before the other roles start."""
+    import asyncio
 
-    upgrade(load_settings().database_url)
-    print("The database is at the newest revision.", file=sys.stderr)
+    from journeyman.platform.kit.migrate import upgrade
+    from journeyman.platform.kit.s3 import S3ObjectStore
+
+    settings = load_settings()
+    upgrade(settings.database_url)
+    asyncio.run(S3ObjectStore.from_settings(settings).ensure_bucket())
+    print("The database is at the newest revision, and the bucket is there.", file=sys.stderr)

@@ -12,7 +12,7 @@ def run_worker(settings: Settings) -> None:
     """Run a worker until SIGTERM or SIGINT, then drain."""
     started = telemetry.setup("worker", settings)
     if settings.worker_metrics_port:
-        metrics.start_metrics_server(settings.worker_metrics_port)
+        metrics.start_metrics_server(settings.worker_metrics_port, settings.metrics_host)
     # The platform may not depend on the workflows; this process is where both are put together.
     worker = import_module("journeyman.workflows.worker")
 
