@@ -15,7 +15,7 @@ DEVELOPMENT_SECRET = "development-only-secret"  # noqa: S105  refused outside de
 class Settings(BaseSettings):
     """Typed settings. The embedded stack fills the addresses in for the processes it starts."""
 
-    model_config = SettingsConfigDict(env_prefix="JOURNEYMAN_", extra="ignore")
+    model_config = SettingsConfigDict(env_prefix="JOURNEYMAN_", extra="ignore", env_ignore_empty=True)
 
     environment: Literal["development", "production"] = "development"
     data_dir: Path = Field(default_factory=lambda: Path.home() / ".journeyman")
@@ -74,6 +74,8 @@ class Settings(BaseSettings):
 
     worker_roles: str = "orchestration,models,sandboxes,deliveries"
     worker_metrics_port: int = 0
+    """Where a worker serves ``/metrics``; 0 for nowhere."""
+    metrics_host: str = "127.0.0.1"
 
     otlp_endpoint: str | None = None
     log_level: str = "INFO"
