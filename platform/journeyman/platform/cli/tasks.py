@@ -67,7 +67,7 @@ def _watched(
 def print_outcome(api: Api, view: TaskView) -> None:
     """How a task ended: receipts, artifacts, and where to look next."""
     out = render.console()
-    receipts = api.of_task(view.task_id, "receipts")["data"]
+    receipts = newest(api.of_task(view.task_id, "receipts")["data"])
     artifacts = [
         entry for entry in api.of_task(view.task_id, "artifacts")["data"] if entry.get("kind") != "tool_output"
     ]
@@ -91,6 +91,12 @@ def print_outcome(api: Api, view: TaskView) -> None:
     )
 
 
+def newest(receipts: list[Json]) -> list[Json]:
+    """The receipts of the last verification: earlier ones failed and led to more work."""
+    last = max((int(receipt.get("attempt") or 0) for receipt in receipts), default=0)
+    return [receipt for receipt in receipts if int(receipt.get("attempt") or 0) == last]
+
+
 def show(target: Target, task_id: str, *, as_json: bool) -> Exit:
     with connected(target) as api:
         task = api.task(task_id)
@@ -106,7 +112,7 @@ def show(target: Target, task_id: str, *, as_json: bool) -> Exit:
         watch.take_usage(view, usage)
         view.state, view.verified = str(task["state"]), task.get("verified")
         view.paused = task.get("paused_reason")
-        _print_task(task, view, receipts, artifacts)
+        _print_task(task, view, newest(receipts), artifacts)
     return Exit.OK
 
 
