@@ -34,7 +34,9 @@ def test_fragments_by_index_interleave():
 
 
 def test_name_and_id_repeated_in_every_fragment():
-    calls, _ = assemble(fragment(0, "a", "shell", '{"a"'), fragment(0, "a", "shell", ":1"), fragment(0, "a", "shell", "}"))
+    calls, _ = assemble(
+        fragment(0, "a", "shell", '{"a"'), fragment(0, "a", "shell", ":1"), fragment(0, "a", "shell", "}")
+    )
     assert calls == [("shell", '{"a":1}')]
 
 
@@ -89,7 +91,11 @@ def test_usage_counts_wherever_it_stands():
     assembler.feed({"choices": [{"index": 0, "delta": {"content": "x"}, "finish_reason": "stop"}], "usage": usage})
     assembler.feed({"choices": [], "usage": None})
     assert assembler.usage is not None
-    assert (assembler.usage.prompt_tokens, assembler.usage.cached_tokens, assembler.usage.completion_tokens) == (5, 4, 2)
+    assert (assembler.usage.prompt_tokens, assembler.usage.cached_tokens, assembler.usage.completion_tokens) == (
+        5,
+        4,
+        2,
+    )
     assert assembler.finish_reason == "stop"
 
 

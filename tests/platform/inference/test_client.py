@@ -56,7 +56,12 @@ async def test_a_whole_answer(client, engine, model_request, wire):
     assert answer.model == "m"
     assert answer.request_id == "task_1/thr_1/4"
     usage = answer.usage
-    assert (usage.prompt_tokens, usage.cached_tokens, usage.completion_tokens, usage.reasoning_tokens) == (100, 64, 7, 3)
+    assert (usage.prompt_tokens, usage.cached_tokens, usage.completion_tokens, usage.reasoning_tokens) == (
+        100,
+        64,
+        7,
+        3,
+    )
     assert 0 < answer.ttft_s <= answer.duration_s
     assert "".join(d.text for d in deltas if d.kind == "text") == answer.text
     sent = engine.requests[0]
@@ -246,7 +251,11 @@ async def test_megabytes_of_answer(client, engine, model_request, wire):
     async def handler(request):
         call = {"index": 0, "id": "c1", "function": {"name": "write_file", "arguments": arguments}}
         return await engine.stream(
-            request, wire.chunk({"content": text}), wire.chunk({"tool_calls": [call]}), wire.chunk({}, "tool_calls"), b"[DONE]"
+            request,
+            wire.chunk({"content": text}),
+            wire.chunk({"tool_calls": [call]}),
+            wire.chunk({}, "tool_calls"),
+            b"[DONE]",
         )
 
     engine.handler = handler

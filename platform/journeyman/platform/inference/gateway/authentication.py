@@ -1,11 +1,9 @@
 """Who calls: the platform's own workers with the internal secret, or a project with one of its API keys."""
 
-import hashlib
 import hmac
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
-import sqlalchemy as sa
 from sqlalchemy.exc import SQLAlchemyError
 
 from journeyman.platform.inference.gateway.wire import Headers
@@ -19,7 +17,7 @@ from journeyman.platform.inference.port import (
 from journeyman.platform.kit.database import Database
 from journeyman.platform.kit.errors import InvalidInput, Unauthorized, Unavailable
 from journeyman.platform.kit.ids import new_id
-from journeyman.platform.tenancy.models import ApiKey
+from journeyman.platform.tenancy.service import authenticate
 
 KeyCheck = Callable[[str], Awaitable[str | None]]
 """Gives the id of the project that an API key belongs to, or None for a key that is unknown or revoked."""
@@ -73,14 +71,14 @@ class Authentication:
 
 
 def api_key_check(database: Database) -> KeyCheck:
-    """Looks keys up by their SHA-256 in the table of API keys."""
+    """Looks keys up in the table of API keys."""
 
     async def check(key: str) -> str | None:
-        digest = hashlib.sha256(key.encode("utf-8", "surrogatepass")).hexdigest()
-        query = sa.select(ApiKey.project_id).where(ApiKey.hash == digest, ApiKey.revoked_at.is_(None))
         try:
             async with database.transaction() as session:
-                return (await session.execute(query)).scalar_one_or_none()
+                return (await authenticate(session, key)).project_id
+        except Unauthorized:
+            return None
         except (SQLAlchemyError, OSError) as error:
             raise Unavailable(
                 "API keys cannot be checked because the database does not answer; repeat later."

@@ -13,6 +13,7 @@ _NO_CHOICES: Final = re.compile(rb'"choices"\s*:\s*\[\s*\]')
 # A quotation mark inside JSON text is escaped, so that none of these can be met in what a model writes.
 _DONE: Final = re.compile(rb"(?:^|\n)data:\s*\[DONE\]")
 _ERROR: Final = re.compile(rb'(?:^|\n)data:\s*\{\s*"error"\s*:\s*[{"]')
+_ROLE: Final = re.compile(rb'"role"\s*:\s*"\w*"\s*,?\s*')
 _BOUNDARY: Final = re.compile(rb"\r?\n\r?\n")
 
 
@@ -72,8 +73,8 @@ class StreamScanner:
 
     def _scan(self, events: bytes) -> bytes:
         if self._events == 0:
-            # The first event of an answer has no content yet: its size is that of the envelope.
-            self._first_size = events.find(b"\n\n") + 2
+            # The first event of an answer has no content yet: without the role, its size is that of the envelope.
+            self._first_size = len(_ROLE.sub(b"", events[: events.find(b"\n\n") + 2]))
         self._events += events.count(b"\n\n") or 1
         self._bytes += len(events)
         if not self.finished and _FINISH.search(events) is not None:

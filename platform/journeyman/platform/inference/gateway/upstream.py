@@ -1,5 +1,6 @@
 """Connections to the engines, through aiohttp: on streams it costs a fraction of httpx per chunk."""
 
+import io
 import json
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
@@ -17,6 +18,7 @@ _KEEP_ALIVE_S: Final = 4.0
 """Below the 5 s after which uvicorn, and so vLLM and SGLang, close idle connections: none is reused as it dies."""
 _MAX_ERROR_BODY: Final = 64 * 1024
 _READ_BUFFER: Final = 256 * 1024
+_ONE_WRITE: Final = 256 * 1024
 
 
 class EngineUnreachable(Unavailable):
@@ -79,7 +81,7 @@ class UpstreamPool:
         try:
             response = await self._session.post(
                 f"{upstream.base_url}{path}",
-                data=body,
+                data=_payload(body),
                 headers={**upstream.headers(), **headers},
                 allow_redirects=False,
             )
@@ -147,6 +149,11 @@ class UpstreamPool:
             retry_after=response.headers.get("Retry-After"),
             code=code,
         )
+
+
+def _payload(body: bytes) -> bytes | io.BytesIO:
+    # From a file-like body aiohttp writes in pieces, so that a megabyte of prompt does not hold up the other streams.
+    return body if len(body) <= _ONE_WRITE else io.BytesIO(body)
 
 
 def _words_of(body: bytes) -> tuple[str, str | None]:

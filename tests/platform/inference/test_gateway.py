@@ -1,0 +1,642 @@
+import asyncio
+import json
+from contextlib import suppress
+from urllib.parse import urlsplit
+
+import aiohttp
+import pytest
+import sqlalchemy as sa
+from aiohttp import web
+from support.rows import make_project, make_task
+
+from journeyman.platform.inference.client import OpenAIModelEngine
+from journeyman.platform.inference.errors import ModelRejected, ModelUnavailable
+from journeyman.platform.inference.gateway.app import create_gateway
+from journeyman.platform.inference.ledger import LedgerCall, LedgerService
+from journeyman.platform.inference.models import LedgerEntry
+from journeyman.platform.inference.port import CallIdentity
+from journeyman.platform.inference.pricing import Price, PriceTable
+from journeyman.platform.kit.database import Database, create_engine
+from journeyman.platform.kit.errors import BudgetExhausted
+from journeyman.platform.kit.settings import Settings
+from journeyman.platform.tasks.models import Task
+from journeyman.platform.tenancy import service as tenancy
+
+INTERNAL = "internal-secret-of-the-tests"
+MODEL_KEY = "sk-model-key-of-the-operator"
+
+
+@pytest.fixture
+def gateway_settings(engine, tmp_path):
+    prices = tmp_path / "prices.json"
+    prices.write_text(
+        json.dumps({"models": [{"match": "engine-*", "input": 1000, "cached_input": 100, "output": 2000}]})
+    )
+    return Settings(
+        internal_secret=INTERNAL,
+        model_base_url=engine.base_url,
+        model_api_key=MODEL_KEY,
+        model_standard="engine-large",
+        model_fast="engine-small",
+        model_prices=prices,
+        model_timeout_s=5,
+        embedding_base_url=engine.base_url,
+    )
+
+
+@pytest.fixture
+async def gateway(gateway_settings, database, serve_app):
+    return await serve_app(create_gateway(gateway_settings, database))
+
+
+@pytest.fixture
+async def project(database):
+    return await make_project(database)
+
+
+@pytest.fixture
+async def task(database, project):
+    return await make_task(database, project)
+
+
+@pytest.fixture
+async def client(gateway):
+    client = OpenAIModelEngine(f"{gateway}/v1", INTERNAL)
+    yield client
+    await client.close()
+
+
+@pytest.fixture
+async def http():
+    async with aiohttp.ClientSession() as session:
+        yield session
+
+
+def internal(project, task=None, step="step-1", attempt=1):
+    headers = CallIdentity(project, step, attempt, task).headers()
+    return {"Authorization": f"Bearer {INTERNAL}", **headers}
+
+
+async def entries(database, project):
+    async with database.transaction() as session:
+        query = sa.select(LedgerEntry).where(LedgerEntry.project_id == project).order_by(LedgerEntry.attempt)
+        return list(await session.scalars(query))
+
+
+async def entry_in_state(database, project, state):
+    """The project's only entry, once it is in the state."""
+    async with asyncio.timeout(10):
+        while True:
+            found = await entries(database, project)
+            if len(found) == 1 and found[0].state == state:
+                return found[0]
+            await asyncio.sleep(0.01)
+
+
+async def set_budget(database, task, **budget):
+    async with database.transaction() as session:
+        await session.execute(sa.update(Task).where(Task.id == task).values(budget=budget))
+
+
+CHAT = {"model": "standard", "messages": [{"role": "user", "content": "Hi"}]}
+
+
+async def test_a_streamed_call_is_paid(client, engine, database, project, task, model_request):
+    identity = CallIdentity(project, "step-1", 1, task, "thr_1")
+    answer = await client.complete(model_request(identity=identity))
+    assert answer.text == "Hello"
+    assert answer.usage.prompt_tokens == 100
+    assert engine.requests[0]["model"] == "engine-large"
+    [entry] = await entries(database, project)
+    assert (entry.state, entry.estimated, entry.step_key, entry.attempt) == ("settled", False, "step-1", 1)
+    assert (entry.task_id, entry.thread_id, entry.model) == (task, "thr_1", "engine-large")
+    assert (entry.prompt_tokens, entry.cached_tokens, entry.completion_tokens) == (100, 64, 7)
+    assert float(entry.cost_usd) == pytest.approx((36 * 1000 + 64 * 100 + 7 * 2000) / 1e6)
+    headers = {name.lower(): value for name, value in engine.headers[0].items()}
+    assert headers["authorization"] == f"Bearer {MODEL_KEY}"
+    assert not [name for name in headers if name.startswith("x-journeyman")]
+
+
+async def test_a_call_in_one_piece_is_paid(http, gateway, engine, database, project):
+    body = {**CHAT, "model": "fast"}
+    async with http.post(f"{gateway}/v1/chat/completions", json=body, headers=internal(project)) as response:
+        assert response.status == 200
+        assert (await response.json())["choices"][0]["message"]["content"] == "Hello"
+    assert engine.requests[0]["model"] == "engine-small"
+    [entry] = await entries(database, project)
+    assert (entry.state, entry.prompt_tokens, entry.completion_tokens) == ("settled", 100, 7)
+
+
+async def test_bytes_pass_untouched(http, gateway, engine, project, wire):
+    events = wire.sse(wire.chunk({"content": 'tricky "usage": {} data: [DONE]\n\n'})) + b": keep-alive\n\n"
+    events += b'data:  {"choices":[ {"index":0,"delta":{},"finish_reason" : "stop"}],"usage":null}\r\n\r\n'
+    events += wire.sse(wire.usage_chunk()) + wire.sse(b"[DONE]")
+
+    async def handler(request):
+        response = await engine.open_stream(request)
+        # Cut where it hurts most.
+        for start in range(0, len(events), 7):
+            await response.write(events[start : start + 7])
+            await asyncio.sleep(0)
+        await response.write_eof()
+        return response
+
+    engine.handler = handler
+    body = {
+        **CHAT,
+        "model": "other",
+        "stream": True,
+        "stream_options": {"include_usage": True},
+        "x_own": {"b": 1, "a": 2},
+    }
+    raw = json.dumps(body, indent=3).encode()
+    async with http.post(f"{gateway}/v1/chat/completions", data=raw, headers=internal(project)) as response:
+        assert await response.read() == events
+    assert engine.raw[0] == raw
+
+
+async def test_usage_is_asked_for_and_hidden_from_those_who_did_not_ask(http, gateway, engine, database, project, wire):
+    async with http.post(
+        f"{gateway}/v1/chat/completions", json={**CHAT, "stream": True}, headers=internal(project)
+    ) as response:
+        text = await response.text()
+    assert engine.requests[0]["stream_options"] == {"include_usage": True}
+    assert "prompt_tokens" not in text
+    assert text.endswith("data: [DONE]\n\n")
+    [entry] = await entries(database, project)
+    assert (entry.estimated, entry.prompt_tokens) == (False, 100)
+
+
+async def test_usage_in_a_chunk_with_choices_counts(client, engine, database, project, model_request, wire):
+    async def handler(request):
+        return await engine.stream(request, wire.chunk({"content": "x"}, "stop", usage=wire.USAGE), b"[DONE]")
+
+    engine.handler = handler
+    await client.complete(model_request(identity=CallIdentity(project, "s")))
+    [entry] = await entries(database, project)
+    assert (entry.estimated, entry.prompt_tokens, entry.completion_tokens) == (False, 100, 7)
+
+
+async def test_an_engine_that_does_not_count_is_estimated(client, engine, database, project, model_request, wire):
+    async def handler(request):
+        chunks = [wire.chunk({"content": "abcd " * 8}) for _ in range(50)]
+        return await engine.stream(
+            request, wire.chunk({"role": "assistant", "content": ""}), *chunks, wire.chunk({}, "stop"), b"[DONE]"
+        )
+
+    engine.handler = handler
+    await client.complete(model_request(identity=CallIdentity(project, "s")))
+    [entry] = await entries(database, project)
+    assert entry.estimated
+    assert 400 <= entry.completion_tokens <= 800
+
+
+async def test_one_entry_a_request_id(client, database, project, model_request):
+    for attempt in (1, 2, 2):
+        await client.complete(model_request(identity=CallIdentity(project, "step", attempt)))
+    assert [(e.attempt, e.state) for e in await entries(database, project)] == [
+        (1, "settled"),
+        (2, "settled"),
+        (3, "settled"),
+    ]
+
+
+async def test_the_same_attempt_twice_at_once_is_sent_once(client, engine, database, project, model_request, wire):
+    release = asyncio.Event()
+
+    async def handler(request):
+        await release.wait()
+        return await engine.plain(request)
+
+    engine.handler = handler
+    first = asyncio.create_task(client.complete(model_request(identity=CallIdentity(project, "step"))))
+    await asyncio.wait_for(engine.entered.wait(), 5)
+    with pytest.raises(ModelUnavailable, match="still running"):
+        await client.complete(model_request(identity=CallIdentity(project, "step")))
+    release.set()
+    await first
+    assert len(engine.requests) == 1
+    assert len(await entries(database, project)) == 1
+
+
+async def test_an_attempt_that_a_killed_gateway_left_becomes_ambiguous(client, database, project, model_request):
+    dead = LedgerService(database, PriceTable())
+    reservation = await dead.reserve(LedgerCall(project, "step", 1, "model", "m", 10, 20))
+    await client.complete(model_request(identity=CallIdentity(project, "step", 2)))
+    assert next((e.attempt, e.state, e.reserved_tokens) for e in await entries(database, project)) == (
+        1,
+        "ambiguous",
+        30,
+    )
+    assert [e.state for e in await entries(database, project)] == ["ambiguous", "settled"]
+    usage = await dead.usage_of_project(project)
+    assert (usage.calls, usage.ambiguous_calls, usage.ambiguous_tokens) == (1, 1, 30)
+    # Its end becomes known after all.
+    assert await dead.release(reservation)
+    assert not await dead.release(reservation)
+
+
+async def test_a_step_scheduled_afresh_is_not_stopped_by_its_past(client, database, project, model_request):
+    await LedgerService(database, PriceTable()).reserve(LedgerCall(project, "step", 1, "model", "m", 10, 20))
+    await client.complete(model_request(identity=CallIdentity(project, "step", 1)))
+    assert [(e.attempt, e.state) for e in await entries(database, project)] == [(1, "ambiguous"), (2, "settled")]
+
+
+@pytest.mark.parametrize("budget", [{"max_tokens": 1000}, {"max_cost_usd": 1.0}])
+async def test_a_budget_stops_the_call_before_it_is_sent(
+    client, engine, database, project, task, model_request, budget
+):
+    await set_budget(database, task, **budget)
+    request = model_request(identity=CallIdentity(project, "s", 1, task), max_tokens=990)
+    if "max_cost_usd" in budget:
+        request = model_request(identity=CallIdentity(project, "s", 1, task), max_tokens=500)
+    with pytest.raises(BudgetExhausted) as caught:
+        await client.complete(request)
+    assert engine.requests == []
+    [limit] = budget
+    assert caught.value.details["limit"] == limit
+    assert caught.value.details["maximum"] == budget[limit]
+    assert caught.value.details["spent"] == 0
+    assert await entries(database, project) == []
+    await set_budget(database, task, max_tokens=100_000, max_cost_usd=1000)
+    await client.complete(request)
+
+
+async def test_concurrent_calls_never_promise_more_than_the_budget(
+    client, engine, database, project, task, model_request, wire
+):
+    release = asyncio.Event()
+
+    async def handler(request):
+        await release.wait()
+        return await engine.plain(request)
+
+    engine.handler = handler
+    await set_budget(database, task, max_tokens=6000)
+    requests = [
+        model_request(identity=CallIdentity(project, f"s{number}", 1, task), max_tokens=900, idle_timeout_s=30)
+        for number in range(20)
+    ]
+    calls = [asyncio.create_task(client.complete(request)) for request in requests]
+    async with asyncio.timeout(20):
+        while sum(call.done() for call in calls) + len(engine.requests) < 20:
+            await asyncio.sleep(0.01)
+    reserved = await entries(database, project)
+    assert sum(entry.reserved_tokens for entry in reserved) <= 6000
+    assert 4 <= len(reserved) <= 6
+    release.set()
+    outcomes = await asyncio.gather(*calls, return_exceptions=True)
+    refused = [outcome for outcome in outcomes if isinstance(outcome, Exception)]
+    assert all(isinstance(outcome, BudgetExhausted) for outcome in refused)
+    assert len(refused) == 20 - len(reserved)
+    usage = await LedgerService(database, PriceTable()).usage_of_task(task)
+    assert usage.calls == len(reserved)
+    assert usage.reserved_tokens == 0
+    assert usage.prompt_tokens == 100 * len(reserved)
+
+
+@pytest.mark.parametrize("when", ["before the first chunk", "in the stream"])
+async def test_a_caller_who_hangs_up_ends_the_engines_work(http, gateway, engine, database, project, wire, when):
+    async def handler(request):
+        if when == "in the stream":
+            response = await engine.open_stream(request)
+            for _ in range(5):
+                await response.write(wire.sse(wire.chunk({"content": "word"})))
+        await asyncio.Event().wait()
+
+    engine.handler = handler
+    body = {**CHAT, "stream": when == "in the stream"}
+    call = asyncio.create_task(http.post(f"{gateway}/v1/chat/completions", json=body, headers=internal(project)))
+    await asyncio.wait_for(engine.entered.wait(), 5)
+    if when == "in the stream":
+        response = await call
+        await response.content.readany()
+        response.close()
+    else:
+        call.cancel()
+        with suppress(asyncio.CancelledError):
+            await call
+    await asyncio.wait_for(engine.cancelled.wait(), 2)
+    entry = await entry_in_state(database, project, "settled")
+    assert entry.estimated
+    assert entry.prompt_tokens > 0
+    assert entry.completion_tokens == (4 if when == "in the stream" else 0)
+
+
+@pytest.mark.parametrize("ending", ["reset", "eof", "half an event"])
+async def test_a_broken_stream_becomes_an_error_event(http, gateway, engine, database, project, wire, ending):
+    first = wire.sse(wire.chunk({"content": "half an ans"}))
+
+    async def handler(request):
+        response = await engine.open_stream(request)
+        await response.write(first)
+        if ending == "half an event":
+            await response.write(b'data: {"choices": [{"del')
+        if ending == "eof":
+            await response.write_eof()
+        else:
+            request.transport.close()
+        return response
+
+    engine.handler = handler
+    body = {**CHAT, "stream": True}
+    async with http.post(f"{gateway}/v1/chat/completions", json=body, headers=internal(project)) as response:
+        text = await response.read()
+    assert text.startswith(first)
+    assert b"[DONE]" not in text
+    error = json.loads(text[len(first) :].removeprefix(b"data: "))
+    assert error["error"]["code"] == "engine_stream_broken"
+    assert error["error"]["retryable"] is True
+    entry = await entry_in_state(database, project, "settled")
+    assert entry.estimated
+
+
+async def test_the_client_takes_no_broken_stream_for_an_answer(client, engine, project, model_request, wire):
+    async def handler(request):
+        response = await engine.open_stream(request)
+        await response.write(wire.sse(wire.chunk({"content": "half"})))
+        request.transport.close()
+        return response
+
+    engine.handler = handler
+    with pytest.raises(ModelUnavailable, match="dropped the connection"):
+        await client.complete(model_request(identity=CallIdentity(project, "s")))
+
+
+async def test_a_stream_that_breaks_before_its_first_event_is_an_http_error(http, gateway, engine, project):
+    async def handler(request):
+        response = await engine.open_stream(request)
+        request.transport.close()
+        return response
+
+    engine.handler = handler
+    body = {**CHAT, "stream": True}
+    async with http.post(f"{gateway}/v1/chat/completions", json=body, headers=internal(project)) as response:
+        assert response.status == 503
+        assert (await response.json())["code"] == "engine_stream_broken"
+
+
+@pytest.mark.parametrize(("status", "error"), [(429, ModelUnavailable), (500, ModelUnavailable), (400, ModelRejected)])
+async def test_the_engines_refusals_cost_nothing(client, engine, database, project, model_request, status, error):
+    async def handler(request):
+        message = {"error": {"message": f"no: {MODEL_KEY}"}}
+        return web.json_response(message, status=status, headers={"Retry-After": "3"})
+
+    engine.handler = handler
+    with pytest.raises(error, match="no:") as caught:
+        await client.complete(model_request(identity=CallIdentity(project, "s")))
+    assert MODEL_KEY not in str(caught.value)
+    if status == 429:
+        assert caught.value.retry_after_s == 3
+    [entry] = await entries(database, project)
+    assert (entry.state, entry.cost_usd) == ("released", 0)
+
+
+async def test_the_operators_key_is_not_the_callers_fault(client, engine, project, model_request):
+    async def handler(request):
+        return web.json_response({"error": {"message": f"Incorrect API key provided: {MODEL_KEY}"}}, status=401)
+
+    engine.handler = handler
+    with pytest.raises(ModelRejected, match="JOURNEYMAN_MODEL_API_KEY") as caught:
+        await client.complete(model_request(identity=CallIdentity(project, "s")))
+    assert MODEL_KEY not in str(caught.value)
+
+
+async def test_an_engine_that_is_down(gateway_settings, database, serve_app, project, model_request, unused_port):
+    settings = gateway_settings.model_copy(update={"model_base_url": f"http://127.0.0.1:{unused_port}/v1"})
+    client = OpenAIModelEngine(f"{await serve_app(create_gateway(settings, database))}/v1", INTERNAL)
+    with pytest.raises(ModelUnavailable, match="cannot be reached"):
+        await client.complete(model_request(identity=CallIdentity(project, "s")))
+    [entry] = await entries(database, project)
+    assert entry.state == "released"
+    await client.close()
+
+
+@pytest.mark.parametrize("how", ["silence", "disconnect"])
+async def test_an_engine_that_takes_the_call_and_never_answers_leaves_it_ambiguous(
+    gateway_settings, database, serve_app, engine, project, model_request, how
+):
+    async def handler(request):
+        if how == "silence":
+            await asyncio.Event().wait()
+        request.transport.close()
+        return web.Response()
+
+    engine.handler = handler
+    settings = gateway_settings.model_copy(update={"model_timeout_s": 0.3})
+    client = OpenAIModelEngine(f"{await serve_app(create_gateway(settings, database))}/v1", INTERNAL)
+    with pytest.raises(ModelUnavailable, match="said nothing"):
+        await client.complete(model_request(identity=CallIdentity(project, "s")))
+    [entry] = await entries(database, project)
+    assert entry.state == "ambiguous"
+    await client.close()
+
+
+async def test_without_the_ledger_no_call_passes(gateway_settings, serve_app, engine, model_request, unused_port):
+    database = Database(create_engine(f"postgresql+asyncpg://nobody@127.0.0.1:{unused_port}/nothing"))
+    url = await serve_app(create_gateway(gateway_settings, database))
+    client = OpenAIModelEngine(f"{url}/v1", INTERNAL)
+    with pytest.raises(ModelUnavailable, match="ledger") as caught:
+        await client.complete(model_request())
+    assert caught.value.retry_after_s == 1
+    assert engine.requests == []
+    async with aiohttp.ClientSession() as http, http.get(f"{url}/readyz") as response:
+        assert response.status == 503
+    await client.close()
+    await database.close()
+
+
+class Cable:
+    """A TCP connection to the database that can be cut and mended."""
+
+    def __init__(self, url):
+        self.target = (urlsplit(url).hostname, urlsplit(url).port)
+        self.is_cut = False
+        self.writers = set()
+        self.tasks = set()
+
+    async def serve(self):
+        self.server = await asyncio.start_server(self.accept, "127.0.0.1", 0)
+        return self.server.sockets[0].getsockname()[1]
+
+    async def accept(self, reader, writer):
+        self.writers.add(writer)
+        if not self.is_cut:
+            onward_reader, onward = await asyncio.open_connection(*self.target)
+            self.writers.add(onward)
+            for source, sink in ((reader, onward), (onward_reader, writer)):
+                task = asyncio.create_task(self.pump(source, sink))
+                self.tasks.add(task)
+                task.add_done_callback(self.tasks.discard)
+        else:
+            writer.close()
+
+    async def pump(self, source, sink):
+        with suppress(OSError):
+            while data := await source.read(65536):
+                sink.write(data)
+                await sink.drain()
+        sink.close()
+
+    def cut(self):
+        self.is_cut = True
+        for writer in self.writers:
+            writer.transport.abort()
+        self.writers.clear()
+
+    async def close(self):
+        self.server.close()
+        self.cut()
+        await asyncio.gather(*self.tasks)
+
+
+async def test_a_call_that_ends_while_the_database_is_away_is_settled_later(
+    gateway_settings, database, postgres_url, serve_app, engine, project, model_request
+):
+    cable = Cable(postgres_url)
+    port = await cable.serve()
+    own = Database(create_engine(postgres_url.replace(f":{urlsplit(postgres_url).port}/", f":{port}/")))
+    client = OpenAIModelEngine(f"{await serve_app(create_gateway(gateway_settings, own))}/v1", INTERNAL)
+
+    async def handler(request):
+        cable.cut()
+        return await engine.plain(request)
+
+    engine.handler = handler
+    answer = await client.complete(model_request(identity=CallIdentity(project, "s")))
+    assert answer.text == "Hello"
+    [entry] = await entries(database, project)
+    assert entry.state == "reserved"
+    cable.is_cut = False
+    entry = await entry_in_state(database, project, "settled")
+    assert (entry.estimated, entry.prompt_tokens) == (False, 100)
+    await client.close()
+    await own.close()
+    await cable.close()
+
+
+async def test_keys(http, gateway, database, project):
+    async with database.transaction() as session:
+        key = await tenancy.create_key(session, project, "test", "member")
+    async with http.post(
+        f"{gateway}/v1/chat/completions", json=CHAT, headers={"Authorization": f"Bearer {key.secret}"}
+    ) as response:
+        assert response.status == 200
+    [entry] = await entries(database, project)
+    assert entry.state == "settled"
+    for headers in ({}, {"Authorization": "Bearer jm_wrong"}, {"Authorization": f"Basic {key.secret}"}):
+        async with http.post(f"{gateway}/v1/chat/completions", json=CHAT, headers=headers) as response:
+            assert response.status == 401
+            assert (await response.json())["error"]["code"] == "unauthorized"
+
+
+async def test_another_projects_task_does_not_exist(http, gateway, engine, database, project):
+    theirs = await make_task(database)
+    async with http.post(f"{gateway}/v1/chat/completions", json=CHAT, headers=internal(project, theirs)) as response:
+        assert response.status == 404
+    assert engine.requests == []
+
+
+async def test_projects_may_use_the_same_request_id(client, database, project, model_request):
+    other = await make_project(database)
+    for owner in (project, other):
+        await client.complete(model_request(identity=CallIdentity(owner, "same")))
+        assert len(await entries(database, owner)) == 1
+
+
+@pytest.mark.parametrize(
+    ("body", "names"),
+    [
+        (b"", "JSON"),
+        (b"[]", "JSON object"),
+        (b'{"model": "standard"', "JSON"),
+        (b'{"messages": []}', "model"),
+        (b'{"model": "standard"}', "messages"),
+        (b'{"model": "standard", "messages": "x"}', "messages"),
+        (b'{"model": 7, "messages": []}', "model"),
+        (b'{"model": "standard", "messages": [], "max_tokens": -1}', "max_tokens"),
+        (b'{"model": "standard", "messages": [], "stream": "yes"}', "stream"),
+        (b'{"model": "standard", "messages": [], "stream": true, "stream_options": 3}', "stream_options"),
+        (b'{"model": "\xff", "messages": []}', "UTF-8"),
+    ],
+)
+async def test_bodies_that_cannot_be_meant(http, gateway, engine, project, body, names):
+    async with http.post(f"{gateway}/v1/chat/completions", data=body, headers=internal(project)) as response:
+        assert response.status == 422
+        problem = await response.json()
+    assert names.lower() in problem["detail"].lower()
+    assert problem["request_id"] == "step-1"
+    assert engine.requests == []
+
+
+async def test_paths_and_methods(http, gateway):
+    async with http.get(f"{gateway}/v1/chat/completions") as response:
+        assert response.status == 405
+    async with http.get(f"{gateway}/nothing") as response:
+        assert response.status == 404
+    for path in ("/healthz", "/readyz"):
+        async with http.get(gateway + path) as response:
+            assert response.status == 200
+    async with http.get(f"{gateway}/metrics") as response:
+        assert "journeyman_gateway_calls_total" in await response.text()
+
+
+async def test_models(http, gateway):
+    async with http.get(f"{gateway}/v1/models", headers={"Authorization": f"Bearer {INTERNAL}"}) as response:
+        assert [model["id"] for model in (await response.json())["data"]] == ["standard", "fast", "m"]
+    async with http.get(f"{gateway}/v1/models") as response:
+        assert response.status == 401
+
+
+async def test_embeddings(http, gateway, engine, database, project):
+    async def handler(request):
+        data = [{"object": "embedding", "index": 0, "embedding": [0.5, 0.25]}]
+        return web.json_response(
+            {"object": "list", "data": data, "model": "e", "usage": {"prompt_tokens": 9, "total_tokens": 9}}
+        )
+
+    engine.handler = handler
+    async with http.post(
+        f"{gateway}/v1/embeddings", json={"model": "e", "input": ["a"]}, headers=internal(project)
+    ) as response:
+        assert (await response.json())["data"][0]["embedding"] == [0.5, 0.25]
+    [entry] = await entries(database, project)
+    assert (entry.kind, entry.state, entry.prompt_tokens, entry.completion_tokens) == ("embedding", "settled", 9, 0)
+
+
+async def test_megabytes_pass_through(client, engine, project, model_request, wire):
+    text = "z" * (3 * 1024 * 1024)
+
+    async def handler(request):
+        pieces = [wire.chunk({"content": text[start : start + 500_000]}) for start in range(0, len(text), 500_000)]
+        return await engine.stream(request, *pieces, wire.chunk({}, "stop"), b"[DONE]")
+
+    engine.handler = handler
+    prompt = [{"role": "user", "content": "p" * (4 * 1024 * 1024)}]
+    answer = await client.complete(model_request(identity=CallIdentity(project, "s"), messages=prompt))
+    assert answer.text == text
+    assert engine.requests[0]["messages"] == prompt
+
+
+async def test_reservations_of_dead_gateways_are_swept(database, project):
+    ledger = LedgerService(database, PriceTable([Price(match="*", input=1, output=1)]))
+    await ledger.reserve(LedgerCall(project, "old", 1, "model", "m", 10, 20))
+    await ledger.mark_abandoned()
+    assert (await entries(database, project))[0].state == "reserved"
+    async with database.transaction() as session:
+        await session.execute(
+            sa.update(LedgerEntry)
+            .where(LedgerEntry.project_id == project)
+            .values(created_at=sa.func.now() - sa.text("interval '3 hours'"))
+        )
+    assert await ledger.mark_abandoned() >= 1
+    assert (await entries(database, project))[0].state == "ambiguous"
+
+
+async def test_sandbox_seconds_are_written_once(database, project, task):
+    ledger = LedgerService(database, PriceTable())
+    for _ in range(2):
+        await ledger.record_sandbox_seconds(project, task, "lease-1", 12.5)
+    usage = await ledger.usage_of_task(task)
+    assert float(usage.sandbox_seconds) == 12.5
+    assert usage.calls == 0
