@@ -10,7 +10,8 @@ from journeyman.platform.inference.replay.script import Role, Script, ScriptThre
 from journeyman.platform.sandboxes.errors import LOST_WHILE_RUNNING
 
 _ROLE: Final = re.compile(r"You are the (Planner|Coder|Reviewer) of Journeyman\.")
-_TASK: Final = re.compile(r"<task>(.*)</task>", re.DOTALL)
+# On lines of their own, as the platform writes them, so that text which speaks of the tags does not end the task.
+_TASK: Final = re.compile(r"<task>\n(.*?)\n</task>$|<task>(.*?)</task>", re.DOTALL | re.MULTILINE)
 _FIELD: Final = re.compile(r"^(Subtask|Round|Revision|Turn):[ \t]*(\S+)[ \t]*$", re.MULTILINE)
 
 Message = Mapping[str, Any]
@@ -41,8 +42,10 @@ class Conversation:
         task = _TASK.search(opening)
         if task is None:
             return None
-        # The instruction is the user's text: lines in it that look like fields are not.
-        fields = dict(_FIELD.findall(opening[: task.start()] + opening[task.end() :]))
+        # The instruction is the user's text: lines in it that look like fields are not. Of others the first counts.
+        fields: dict[str, str] = {}
+        for name, value in _FIELD.findall(opening[: task.start()] + opening[task.end() :]):
+            fields.setdefault(name, value)
         answers = _answers_in_effect(messages[first:])
         news: list[str] = []
         for message in reversed(messages):
@@ -50,7 +53,7 @@ class Conversation:
                 break
             news.insert(0, text_of(message))
         return cls(
-            instruction=task.group(1).strip(),
+            instruction=(task.group(1) or task.group(2) or "").strip(),
             role=cast("Role", role.group(1).lower()),
             subtask=fields.get("Subtask"),
             round=_number(fields.get("Round")),

@@ -36,7 +36,7 @@ The thread that names most of what the conversation is (subtask, round, revision
 A fault strikes the first ``times`` calls (default 1) that reach its turn; after that the turn plays. Kinds: ``status``
 (an HTTP error), ``timeout`` (``seconds`` of silence, then the connection drops), ``break_stream`` (the connection drops
 after ``after_chunks`` chunks, or with ``"how": "eof"`` the stream ends there as if it were whole), ``disconnect`` (drops
-before any answer), ``malformed`` (a chunk that is no JSON) and ``empty`` (a finished answer with nothing in it).
+before any answer), ``malformed`` (a chunk that is no JSON) and ``empty`` (a finished answer with nothing in it; the conversation counts it as an answer, so the turn after it is next).
 """
 
 import re
