@@ -137,9 +137,9 @@ def arguments(machine: Machine, *, network: bool, info_fd: int) -> list[str]:
     argv += ["--as-pid-1", "--new-session", "--clearenv", "--cap-add", "ALL", "--hostname", "sandbox"]
     argv += ["--info-fd", str(info_fd), "--ro-bind", "/usr", "/usr"]
     for path in _SYSTEM:
-        if os.path.islink(path):
-            argv += ["--symlink", os.readlink(path).lstrip("/"), path]
-        elif os.path.isdir(path):
+        if Path(path).is_symlink():
+            argv += ["--symlink", str(Path(path).readlink()).lstrip("/"), path]
+        elif Path(path).is_dir():
             argv += ["--ro-bind", path, path]
     argv += ["--perms", "0755", "--dir", "/etc"]
     for name in _FILES:
@@ -148,7 +148,7 @@ def arguments(machine: Machine, *, network: bool, info_fd: int) -> list[str]:
             source = str(Path("/etc/resolv.conf").resolve())
         argv += ["--ro-bind", source, f"/etc/{name}"]
     for name in _ETC:
-        if os.path.exists(f"/etc/{name}"):
+        if Path("/etc", name).exists():
             argv += _bind(f"/etc/{name}", f"/etc/{name}")
     python = interpreter()
     prefix = str(Path(sys.base_prefix).resolve())

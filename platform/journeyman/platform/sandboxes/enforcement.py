@@ -15,7 +15,9 @@ def kernel() -> tuple[int, int]:
     return (int(match[1]), int(match[2])) if match else (0, 0)
 
 
-def report(hierarchy: Hierarchy | None, limits: Limits, complaint: str | None, *, privileged: bool) -> EnforcementReport:
+def report(
+    hierarchy: Hierarchy | None, limits: Limits, complaint: str | None, *, privileged: bool
+) -> EnforcementReport:
     """How each limit is enforced. ``complaint``: why no sandbox can be made at all, if so."""
     controllers = set(hierarchy.parents) if hierarchy else set()
     group = f"control group (version {hierarchy.version})" if hierarchy else ""
@@ -26,7 +28,9 @@ def report(hierarchy: Hierarchy | None, limits: Limits, complaint: str | None, *
         found.append(LimitEnforcement("memory", works, group, note))
     else:
         note = "kernel memory, such as socket buffers, is not counted; memfd_create and shmget are refused"
-        found.append(LimitEnforcement("memory", works, "resource limit for each process, the agent watches the sum", note))
+        found.append(
+            LimitEnforcement("memory", works, "resource limit for each process, the agent watches the sum", note)
+        )
     if "cpu" in controllers:
         found.append(LimitEnforcement("cpus", works, group))
     else:
@@ -45,7 +49,9 @@ def report(hierarchy: Hierarchy | None, limits: Limits, complaint: str | None, *
         modern = kernel() >= (5, 14)
         note = "" if modern else "before Linux 5.14 processes are not counted for each sandbox"
         found.append(
-            LimitEnforcement("pids", works and modern, "resource limit in a user namespace" if modern else "nothing", note)
+            LimitEnforcement(
+                "pids", works and modern, "resource limit in a user namespace" if modern else "nothing", note
+            )
         )
     found.append(LimitEnforcement("disk", works, "size and inodes of a tmpfs", "files are kept in memory"))
     found.append(LimitEnforcement("open_files", works, "resource limit for each process"))

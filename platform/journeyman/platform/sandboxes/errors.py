@@ -17,7 +17,6 @@ from typing import Any, ClassVar, Final
 
 from journeyman.platform.kit.errors import InvalidInput, NotFound, RateLimited, Unavailable
 
-
 LOST_WHILE_RUNNING: Final = "the sandbox was lost while this command ran"
 """Part of what an agent is told of a command whose sandbox died: it may have run, and its effects are gone."""
 

@@ -26,7 +26,6 @@ from journeyman.platform.sandboxes.seccomp import build_filter
 
 _ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,99}")
 _START_S = 20.0
-_WARM_LEASE_S = 900.0
 _FIRST_UID, _UIDS = 1_900_000_000, 65_536
 _MIN_DISK = 1024 * 1024
 _JOIN = 'while [ "$1" != -- ]; do echo $$ > "$1" || exit 97; shift; done; shift; exec "$@"'
@@ -36,20 +35,15 @@ class LocalSandboxDriver:
     """Leases bubblewrap sandboxes; state lives below ``root``, which belongs to the platform alone.
 
     ``allow_unenforced_limits``: lease although :meth:`report` says that some limit is enforced by nothing.
-    ``warm``: how many sandboxes with default limits and without network this process keeps ready.
     """
 
-    def __init__(self, root: Path, *, allow_unenforced_limits: bool = False, warm: int = 0) -> None:
+    def __init__(self, root: Path, *, allow_unenforced_limits: bool = False) -> None:
         self._root = root.absolute()
         self._allow_unenforced = allow_unenforced_limits
-        self._warm = warm
-        self._ready: list[tuple[Path, Record, float]] = []
-        self._refilling: asyncio.Task[None] | None = None
         self._machine: bwrap.Machine | None = None
         self._hierarchy: cgroups.Hierarchy | None = None
         self._complaint: str | None = None
         self._children: dict[str, subprocess.Popen[bytes]] = {}
-        self._closed = False
 
     async def lease(self, spec: SandboxSpec) -> Sandbox:
         _check(spec)
@@ -64,15 +58,7 @@ class LocalSandboxDriver:
             if directory.exists():
                 await asyncio.to_thread(registry.destroy, directory)
             self._refuse_unenforced(spec.limits)
-            if spec.network == "none" and spec.limits == Limits() and (warm := self._take_warm(directory)) is not None:
-                sandbox = self._sandbox(spec.sandbox_id, warm)
-                with contextlib.suppress(SandboxLost):
-                    await sandbox.configure(dict(spec.env), spec.lease_s)
-                    self._refill()
-                    return sandbox
-                await asyncio.to_thread(registry.destroy, directory)
             record = await asyncio.to_thread(self._start, machine, directory, spec)
-        self._refill()
         return self._sandbox(spec.sandbox_id, record)
 
     async def connect(self, sandbox_id: str) -> Sandbox:
@@ -110,12 +96,6 @@ class LocalSandboxDriver:
         return enforcement.report(self._hierarchy, Limits(), None, privileged=machine.privileged)
 
     async def close(self) -> None:
-        self._closed = True
-        if self._refilling is not None:
-            await asyncio.gather(self._refilling, return_exceptions=True)
-        for directory, _, _ in self._ready:
-            await asyncio.to_thread(registry.destroy, directory)
-        self._ready.clear()
         self._reap_children()
 
     # the machine
@@ -123,7 +103,6 @@ class LocalSandboxDriver:
     async def _prepare(self) -> bwrap.Machine:
         if self._machine is None:
             self._machine = await asyncio.to_thread(self._examine)
-            self._refill()
         return self._machine
 
     def _examine(self) -> bwrap.Machine:
@@ -158,33 +137,6 @@ class LocalSandboxDriver:
         """Collect the exit status of monitors that this process started and that have ended."""
         for name in [name for name, child in self._children.items() if child.poll() is not None]:
             del self._children[name]
-
-    # sandboxes kept ready
-
-    def _take_warm(self, directory: Path) -> Record | None:
-        while self._ready:
-            ready, record, started = self._ready.pop()
-            if record.alive() and time.monotonic() < started + _WARM_LEASE_S / 2:
-                ready.rename(directory)
-                return record
-            registry.destroy(ready)
-        return None
-
-    def _refill(self) -> None:
-        if self._warm and not self._closed and (self._refilling is None or self._refilling.done()):
-            self._refilling = asyncio.create_task(self._fill())
-
-    async def _fill(self) -> None:
-        machine = await self._prepare()
-        while len(self._ready) < self._warm and not self._closed:
-            name = f"warm-{secrets.token_hex(8)}"
-            directory = self._root / f".{name}"
-            spec = SandboxSpec(name, lease_s=_WARM_LEASE_S)
-            try:
-                record = await asyncio.to_thread(self._start, machine, directory, spec)
-            except (OSError, SandboxUnavailable):
-                return  # the next lease tries for itself, and tells its caller
-            self._ready.append((directory, record, time.monotonic()))
 
     # starting one
 
@@ -227,9 +179,7 @@ class LocalSandboxDriver:
                     "affinity": enforcement.affinity(self._hierarchy, spec.limits, spec.sandbox_id),
                     "nice": -5 if machine.privileged else 0,
                     "command_nice": 0 if machine.privileged else 5,
-                    "seccomp": build_filter(
-                        deny_unaccounted_memory=group is None or group.oom_file is None
-                    ).hex(),
+                    "seccomp": build_filter(deny_unaccounted_memory=group is None or group.oom_file is None).hex(),
                 }
                 argv = bwrap.arguments(machine, network=spec.network == "host", info_fd=info_write)
                 joins = group.joins if group else []
@@ -300,9 +250,7 @@ class LocalSandboxDriver:
             return os.geteuid()
         first, count = _uid_range()
         taken = {
-            record.uid
-            for path in registry.sandbox_directories(self._root)
-            if (record := Record.load(path)) is not None
+            record.uid for path in registry.sandbox_directories(self._root) if (record := Record.load(path)) is not None
         }
         start = zlib.crc32(sandbox_id.encode())
         for offset in range(count):
@@ -349,7 +297,9 @@ def _check(spec: SandboxSpec) -> None:
         raise InvalidInput(f"unknown toolset {spec.toolset!r}; there is: {', '.join(sorted(bwrap.TOOLSETS))}")
     limits = spec.limits
     if min(limits.memory_bytes, limits.disk_bytes) < _MIN_DISK or limits.pids < 4 or limits.open_files < 16:
-        raise InvalidInput("the limits of a sandbox are too small: 1 MiB of memory and disk, 4 pids and 16 files at least")
+        raise InvalidInput(
+            "the limits of a sandbox are too small: 1 MiB of memory and disk, 4 pids and 16 files at least"
+        )
     if not 0 < limits.cpus <= 1024:
         raise InvalidInput(f"cpus must be above 0 and at most 1024, not {limits.cpus}")
     if spec.lease_s <= 0:

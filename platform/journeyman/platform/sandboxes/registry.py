@@ -127,7 +127,7 @@ def sandbox_directories(root: Path) -> list[Path]:
 
 
 def reap(root: Path, keep: set[str]) -> list[str]:
-    """End all sandboxes below a root, except those with an id in ``keep``, and what drivers kept ready.
+    """End all sandboxes below a root, except those with an id in ``keep``.
 
     For whoever starts and stops the platform on this machine, while no driver is at work. Returns the ids that were ended.
     """
@@ -136,10 +136,6 @@ def reap(root: Path, keep: set[str]) -> list[str]:
         if directory.name not in keep:
             destroy(directory)
             ended.append(directory.name)
-    with contextlib.suppress(FileNotFoundError):
-        for path in root.iterdir():
-            if path.name.startswith(".warm-"):
-                destroy(path)
     return sorted(ended)
 
 
@@ -177,7 +173,9 @@ async def dial(directory: Path) -> tuple[asyncio.StreamReader, asyncio.StreamWri
 @asynccontextmanager
 async def locked(root: Path, sandbox_id: str) -> AsyncIterator[None]:
     """One process at a time makes or ends a sandbox of that id (or of one of those that share its lock)."""
-    handle = os.open(root / f".lock-{zlib.crc32(sandbox_id.encode()) % 64}", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    handle = os.open(
+        root / f".lock-{zlib.crc32(sandbox_id.encode()) % 64}", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600
+    )
     try:
         while True:
             try:

@@ -137,9 +137,7 @@ class AgentSandbox:
             return [FileInfo(str(r[0]), r[1], int(r[2]), int(r[3]), float(r[4])) for r in rows["items"]]
 
     async def search(self, pattern: str, path: str = WORKSPACE, glob: str | None = None) -> list[SearchHit]:
-        async with self.call(
-            "search", path=path, pattern=pattern, glob=glob, limit=MAX_HITS, limit_s=SEARCH_S
-        ) as call:
+        async with self.call("search", path=path, pattern=pattern, glob=glob, limit=MAX_HITS, limit_s=SEARCH_S) as call:
             rows = await _rows(call, "items", MAX_HITS)
             return [SearchHit(str(r[0]), int(r[1]), str(r[2])) for r in rows["items"]]
 
@@ -165,7 +163,7 @@ class AgentSandbox:
                 async for header, payload in call.until_end():
                     position = 0
                     for index, length, state in header.get("parts", ()):
-                        if index != expected or not 0 <= length <= len(payload) - position:
+                        if index != expected or not 0 <= length <= len(payload) - position or (state == 2 and offset):
                             raise call.lost("it sent files in an order that was not asked for")
                         data = payload[position : position + length]
                         position += length
@@ -181,9 +179,7 @@ class AgentSandbox:
     ) -> None:
         corrections: dict[str, Any] = {e.path: [e.kind[0], e.mode, e.size, e.sha256] for e in changed}
         corrections.update(dict.fromkeys(missing))
-        async with self.call(
-            "mark", json.dumps(corrections).encode(), scan_id=scan_id, digest=digest
-        ) as call:
+        async with self.call("mark", json.dumps(corrections).encode(), scan_id=scan_id, digest=digest) as call:
             await call.end()
 
     async def replace_tree(
@@ -191,7 +187,9 @@ class AgentSandbox:
     ) -> None:
         async with self.call("tree", timeout_s=120, digest=digest) as call:
             for start in range(0, len(entries), 1000):
-                rows = [[e.path, e.kind[0], e.mode, e.size, e.target or e.sha256] for e in entries[start : start + 1000]]
+                rows = [
+                    [e.path, e.kind[0], e.mode, e.size, e.target or e.sha256] for e in entries[start : start + 1000]
+                ]
                 await call.send({"entries": len(rows)}, json.dumps(rows).encode())
             index = {entry.path: number for number, entry in enumerate(entries)}
             left = {entry.path: entry.size for entry in entries}
@@ -209,11 +207,6 @@ class AgentSandbox:
             if parts:
                 await call.send({"parts": parts}, bytes(buffer))
             await call.send({"done": 1})
-            await call.end()
-
-    async def configure(self, env: dict[str, str], lease_s: float) -> None:
-        """Give a sandbox from a pool what belongs to its lease."""
-        async with self.call("configure", env=env, lease_s=lease_s) as call:
             await call.end()
 
     async def renew(self, lease_s: float) -> None:

@@ -127,7 +127,7 @@ async def calling(
         async with asyncio.timeout(timeout_s):
             reader, writer = await dial()
     except (OSError, TimeoutError) as error:
-        msg = f"sandbox {sandbox_id} is gone: it does not answer ({error or 'timeout'}); lease another"
+        msg = f"sandbox {sandbox_id} is gone: it does not answer ({str(error) or 'timeout'}); lease another"
         raise SandboxLost(msg) from None
     call = Call(sandbox_id, reader, writer, timeout_s)
     try:
