@@ -10,6 +10,7 @@ from typing import Any
 
 import httpx
 from fastapi import FastAPI
+
 from journeyman.platform.api.app import create_app
 from journeyman.platform.api.resources import Resources
 from journeyman.platform.cli.roles_api import api_server

@@ -4,6 +4,7 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
+
 from journeyman.platform.kit.settings import Settings
 from support.api import Caller, RunningApi, api_settings, running
 

@@ -2,9 +2,10 @@
 
 import asyncpg
 import sqlalchemy as sa
+from temporalio.client import Client
+
 from journeyman.platform.kit.database import Database
 from journeyman.platform.kit.s3 import S3ObjectStore
-from temporalio.client import Client
 
 
 async def test_the_database_is_migrated(database: Database) -> None:

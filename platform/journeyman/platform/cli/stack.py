@@ -103,10 +103,7 @@ def _up_detached(settings: Settings, port: int | None, workers: int | None) -> E
     if state is None:
         if process.poll() is None:
             process.terminate()
-        with log_path.open("rb") as log:
-            log.seek(log_start)
-            said = log.read()[-6000:].decode("utf-8", "replace").strip()
-        raise CommandError(said or f"The supervisor ended without a word; see {directory.logs}.", Exit.PLATFORM)
+        raise CommandError(_why_not(directory, process, log_path, log_start), Exit.PLATFORM)
     print(_summary(state, settings))
     print("It runs in the background; stop it with: journeyman down")
     return Exit.OK
@@ -125,6 +122,17 @@ def _follow(
                 return state
         time.sleep(0.05)
     return None
+
+
+def _why_not(directory: DataDirectory, process: "subprocess.Popen[bytes]", log_path: Path, log_start: int) -> str:
+    """What kept the supervisor from getting ready: as it wrote it down, or its last words."""
+    state = directory.read_state()
+    if state is not None and state.get("pid") == process.pid and state.get("error"):
+        return str(state["error"])
+    with log_path.open("rb") as log:
+        log.seek(log_start)
+        said = log.read()[-4000:].decode("utf-8", "replace").strip()
+    return said or f"The supervisor ended without a word; see {directory.logs}."
 
 
 def _summary(state: dict[str, Any], settings: Settings) -> str:

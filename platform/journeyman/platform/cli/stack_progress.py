@@ -5,7 +5,6 @@ from collections.abc import Sequence
 from typing import IO, TYPE_CHECKING, Any, Final, Protocol
 
 if TYPE_CHECKING:
-    from rich.live import Live
     from rich.table import Table
 
 _MARKS: Final = {

@@ -12,6 +12,7 @@ from typing import Final
 from journeyman.platform.embedded.errors import StackError
 from journeyman.platform.embedded.launching import launched
 from journeyman.platform.embedded.logs import LogFile
+from journeyman.platform.embedded.ports import is_free
 from journeyman.platform.embedded.processes import start_ticks_of
 from journeyman.platform.embedded.specs import Part, ProcessSpec, Status
 
@@ -71,6 +72,7 @@ class Child:
         started = time.monotonic()
         self._show(Status.STARTING, pid=None)
         try:
+            self._check_ports()
             if self.spec.prepare:
                 await self.spec.prepare()
             self._process = process = await self._spawn()
@@ -100,7 +102,8 @@ class Child:
             if not self.became_ready.done():
                 self.became_ready.set_result(None)
             await waiter
-            self.part.detail = f"it ended by itself ({_how(process.returncode)})"
+            if not self._stopping.is_set():
+                self.part.detail = f"it ended by itself ({_how(process.returncode)})"
             return time.monotonic() - ready_at
         except Exception as error:  # noqa: BLE001  the first set-up failed: a new start may do better
             self.part.detail = f"its set-up failed ({error})"
@@ -109,6 +112,12 @@ class Child:
             await self._end(process)
             await waiter
             self._process = None
+
+    def _check_ports(self) -> None:
+        """Whoever else listens there would answer the probe in the place of our process."""
+        taken = [port for port in self.spec.ports if not is_free(port)]
+        if taken:
+            raise OSError(f"port {taken[0]} is taken by another program")
 
     async def _spawn(self) -> asyncio.subprocess.Process:
         spec = self.spec
@@ -133,7 +142,6 @@ class Child:
             except Exception as error:  # noqa: BLE001  not ready yet, for whatever reason
                 reason = str(error) or type(error).__name__
             else:
-                # Something else may answer on its port while the process itself could not even bind.
                 return not waiter.done()
             if time.monotonic() > deadline:
                 self.part.detail = f"it is not ready after {self.spec.start_timeout_s:.0f} s ({reason})"

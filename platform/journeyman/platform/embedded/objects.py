@@ -54,6 +54,7 @@ class Objects:
             ],
             env=service_environment(),
             ready=http_ready(self._ports["objects"], "/status"),
+            ports=list(self._ports.values()),
             prepare=self._prepare,
             stop_signal=signal.SIGKILL,
         )

@@ -87,6 +87,7 @@ class Postgres:
             ],
             env=service_environment(),
             ready=self._ready,
+            ports=[self._port],
             prepare=self._prepare,
             provision=self._provision,
             stop_signal=signal.SIGINT,  # fast shutdown: open sessions are ended, the log is checkpointed

@@ -68,6 +68,7 @@ def _role(name: str, title: str, env: dict[str, str], port: int, *, depends_on: 
         argv=[*journeyman_command(), name],
         env=env,
         ready=http_ready(port, "/readyz"),
+        ports=[port],
         depends_on=depends_on,
         stop_timeout_s=15,
     )

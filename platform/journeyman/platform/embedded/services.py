@@ -83,9 +83,9 @@ class Services:
     def spec(self, name: str, settings: Settings) -> Spec:
         """The spec of a server or step by name. Raises ``KeyError`` for an unknown one."""
         makers: dict[str, Callable[[], Spec]] = {
-            "postgres": lambda: self.postgres.spec(),
+            "postgres": self.postgres.spec,
             "temporal": self._temporal,
-            "objects": lambda: self.objects.spec(),
+            "objects": self.objects.spec,
             "embeddings": self._embeddings,
             "vectors": self._vectors,
             "migrations": partial(_migrations, settings),
@@ -113,6 +113,7 @@ class Services:
             env=service_environment(),
             ready=http_ready(self.ports["temporal-http"], "/api/v1/namespaces/default"),
             prepare=prepare,
+            ports=[self.ports[name] for name in ("temporal", "temporal-http", "temporal-metrics")],
         )
 
     def _embeddings(self) -> ProcessSpec:
@@ -125,6 +126,7 @@ class Services:
             ),
             env=service_environment(),
             ready=http_ready(port, "/health"),
+            ports=[port],
             stop_timeout_s=3,
         )
 
@@ -141,6 +143,7 @@ class Services:
                 JOURNEYMAN_VECTORS_KEY=key,
             ),
             ready=http_ready(port, "/readyz", {"api-key": key}),
+            ports=[port],
         )
 
 

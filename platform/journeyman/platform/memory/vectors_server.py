@@ -144,7 +144,7 @@ _router = APIRouter()
 @_router.get("/readyz")
 async def ready(request: Request) -> dict[str, Any]:
     await _storage(request).call(lambda client: client.get_collections())
-    return _answer(request, True)  # noqa: FBT003
+    return _answer(request, True)
 
 
 @_router.get("/collections/{name}/exists")
@@ -165,7 +165,7 @@ async def create_collection(request: Request, name: str, body: models.CreateColl
         return JSONResponse(
             {"status": {"error": f"Wrong input: Collection `{name}` already exists!"}, "time": 0.0}, status_code=409
         )
-    return _answer(request, True)  # noqa: FBT003
+    return _answer(request, True)
 
 
 @_router.put("/collections/{name}/index")
