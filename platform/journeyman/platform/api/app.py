@@ -46,12 +46,13 @@ class Api(FastAPI):
     """FastAPI, with the problem document in the OpenAPI file: no route returns it, and all may answer with it."""
 
     def openapi(self) -> dict[str, Any]:
-        if self.openapi_schema is None:
-            schemas = super().openapi()["components"]["schemas"]
+        document = super().openapi()
+        schemas = document["components"]["schemas"]
+        if "Problem" not in schemas:
             problem = problems.Problem.model_json_schema(ref_template="#/components/schemas/{model}")
             schemas |= problem.pop("$defs", {})
             schemas["Problem"] = problem
-        return super().openapi()
+        return document
 
 
 def create_app(settings: Settings) -> FastAPI:

@@ -201,7 +201,7 @@ def _field(entry: dict[str, Any], body: Any) -> str:
     """The path as the client knows it. Pydantic also names the chosen member of a union, which is no field."""
     where, *steps = entry["loc"]
     if where != "body":
-        return str(steps[-1]) if steps else str(where)
+        return "".join(f"[{step}]" if isinstance(step, int) else str(step) for step in steps) or str(where)
     path = ""
     current = body
     for position, step in enumerate(steps):

@@ -23,9 +23,14 @@ class ApiServer(uvicorn.Server):
         super().__init__(config)
         self._app = app
 
-    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+    @property
+    def resources(self) -> Resources:
+        """What the process has, once it has started."""
         resources: Resources = self._app.state.resources
-        await resources.feed.close()
+        return resources
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        await self.resources.feed.close()
         await super().shutdown(sockets)
 
 

@@ -1,0 +1,89 @@
+"""Projects and keys over the API, and the wall between projects."""
+
+import asyncio
+
+import httpx
+import pytest
+from support.api import Caller, RunningApi, fields_of
+
+
+def as_key(key: str) -> dict[str, str]:
+    return {"Authorization": f"Bearer {key}"}
+
+
+async def test_a_new_project_is_apart(caller: Caller) -> None:
+    response = await caller.post("/v1/projects", json={"name": "second"})
+    assert response.status_code == 201
+    project = response.json()
+    key = project["api_key"]["key"]
+    task = await caller.submit()
+    assert (await caller.get(f"/v1/tasks/{task['id']}", headers=as_key(key))).status_code == 404
+    assert (await caller.get("/v1/tasks", headers=as_key(key))).json()["data"] == []
+    assert (await caller.get("/v1/me", headers=as_key(key))).json()["project"]["id"] == project["id"]
+    listed = (await caller.get("/v1/projects")).json()["data"]
+    assert [each["id"] for each in listed] == [caller.project_id, project["id"]]
+    assert "api_key" not in listed[1]
+
+
+async def test_projects_of_another_organization_are_not_listed(api: RunningApi, caller: Caller) -> None:
+    async with api.caller() as other:
+        listed = (await other.get("/v1/projects")).json()["data"]
+    assert caller.project_id not in [project["id"] for project in listed]
+
+
+async def test_a_key_is_shown_once_and_dies_at_once(caller: Caller) -> None:
+    created = (await caller.post("/v1/api-keys", json={"name": "ci"})).json()
+    assert created["role"] == "member"
+    assert (await caller.get("/v1/me", headers=as_key(created["key"]))).status_code == 200
+    listed = await caller.get("/v1/api-keys")
+    assert created["key"] not in listed.text
+    assert created["id"] in listed.text
+    first = await caller.delete(f"/v1/api-keys/{created['id']}")
+    again = await caller.delete(f"/v1/api-keys/{created['id']}")
+    assert first.status_code == again.status_code == 200
+    assert first.json()["revoked_at"] == again.json()["revoked_at"] is not None
+    assert (await caller.get("/v1/me", headers=as_key(created["key"]))).status_code == 401
+
+
+async def test_members_may_work_but_not_administer(api: RunningApi) -> None:
+    async with api.caller(role="member") as member:
+        await member.submit()
+        for method, path, body in (
+            ("GET", "/v1/projects", None),
+            ("POST", "/v1/projects", {"name": "x"}),
+            ("GET", "/v1/api-keys", None),
+            ("POST", "/v1/api-keys", {"name": "x", "role": "admin"}),
+            ("DELETE", "/v1/api-keys/key_" + "0" * 32, None),
+        ):
+            response = await member.request(method, path, json=body)
+            assert response.status_code == 403, path
+            assert response.json()["code"] == "admin_required"
+
+
+async def test_another_projects_key_cannot_be_revoked(api: RunningApi, caller: Caller) -> None:
+    created = (await caller.post("/v1/api-keys", json={"name": "mine"})).json()
+    async with api.caller() as other:
+        assert (await other.delete(f"/v1/api-keys/{created['id']}")).status_code == 404
+    assert (await caller.get("/v1/me", headers=as_key(created["key"]))).status_code == 200
+
+
+async def test_two_admins_who_revoke_each_other_leave_one(api: RunningApi, caller: Caller) -> None:
+    mine = (await caller.get("/v1/me")).json()["key"]["id"]
+    assert (await caller.delete(f"/v1/api-keys/{mine}")).json()["code"] == "last_admin_key"
+    second = (await caller.post("/v1/api-keys", json={"name": "second", "role": "admin"})).json()
+
+    async def revoke(key: str, key_id: str) -> httpx.Response:
+        return await caller.delete(f"/v1/api-keys/{key_id}", headers=as_key(key))
+
+    responses = await asyncio.gather(revoke(caller.key, second["id"]), revoke(second["key"], mine))
+    assert sorted(response.status_code for response in responses) in ([200, 401], [200, 409])
+
+
+@pytest.mark.parametrize(
+    ("body", "field"),
+    [({}, "name"), ({"name": ""}, "name"), ({"name": "a\x00"}, "name"), ({"name": "x" * 101}, "name")],
+)
+async def test_bad_names(caller: Caller, body: dict[str, str], field: str) -> None:
+    for path in ("/v1/projects", "/v1/api-keys"):
+        assert fields_of(await caller.post(path, json=body)) == {field}
+    assert fields_of(await caller.post("/v1/api-keys", json={"name": "x", "role": "owner"})) == {"role"}
