@@ -80,7 +80,7 @@ async def find_message(session: AsyncSession, step_key: str) -> dict[str, Any] |
 async def cursors(session: AsyncSession, task_id: str) -> dict[str, int]:
     """The newest message of every thread of the task."""
     rows = await session.execute(sa.select(Thread.id, Thread.last_seq).where(Thread.task_id == task_id))
-    return dict(rows.tuples().all())
+    return {row.id: row.last_seq for row in rows}
 
 
 async def count_steps(session: AsyncSession, task_id: str) -> int:
