@@ -16,7 +16,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
-from typing import IO, Any, Final
+from typing import IO, Final, cast
 
 from journeyman.platform.checkpoints.manifest import path_problem
 from journeyman.platform.kit.errors import InvalidInput
@@ -53,7 +53,7 @@ Event = bytes | TreeEntry | HardLink
 class _Bounded(io.RawIOBase):
     """Counts what a decompressor gives, and stops a bomb. One read never takes more than 8 MiB of memory."""
 
-    def __init__(self, source: Any, packed_bytes: int, limits: ArchiveLimits) -> None:
+    def __init__(self, source: IO[bytes], packed_bytes: int, limits: ArchiveLimits) -> None:
         self._source = source
         self._packed = max(packed_bytes, 1)
         self._limits = limits
@@ -230,19 +230,19 @@ def take(events: Iterator[Event]) -> list[Event]:
 
 
 def _tar(file: IO[bytes], magic: bytes, size: int, members: _Members, limits: ArchiveLimits) -> Iterator[Event]:
-    source: Any
+    source: IO[bytes]
     if magic.startswith(b"\x1f\x8b"):
-        source = gzip.GzipFile(fileobj=file)
+        source = cast("IO[bytes]", gzip.GzipFile(fileobj=file))
     elif magic.startswith(b"BZh"):
-        source = bz2.BZ2File(file)
+        source = cast("IO[bytes]", bz2.BZ2File(file))
     elif magic.startswith(b"\xfd7zXZ\x00"):
-        source = lzma.LZMAFile(file)
+        source = cast("IO[bytes]", lzma.LZMAFile(file))  # noqa: SIM115  reads a file that its caller closes
     else:
         source = file
     bounded = _Bounded(source, size, limits)
     with tarfile.open(fileobj=bounded, mode="r:", errorlevel=2) as tar:
         while (member := tar.next()) is not None:
-            tar.members.clear()  # they would all be kept
+            tar.members.clear()  # type: ignore[attr-defined]  # they would all be kept
             name = member.name
             if member.isdir():
                 path = members.path(name, "directory")

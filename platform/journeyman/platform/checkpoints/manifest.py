@@ -180,12 +180,13 @@ _KINDS: Final[dict[str, Literal["file", "directory", "symlink"]]] = {
     "d": "directory",
     "l": "symlink",
 }
+_LETTERS: Final = {kind: letter for letter, kind in _KINDS.items()}
 
 
 def _row(entry: TreeEntry) -> list[Any]:
     return [
         _text(entry.path),
-        entry.kind[0].replace("s", "l"),
+        _LETTERS[entry.kind],
         entry.mode,
         entry.size,
         _text(entry.target or entry.sha256),

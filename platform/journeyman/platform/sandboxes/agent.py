@@ -546,10 +546,6 @@ def remove_below(path: str) -> Generator[None, None, None]:
         yield
 
 
-def kind_char(kind: str) -> str:
-    return {"file": "f", "directory": "d", "symlink": "l"}[kind]
-
-
 # --- the loop ------------------------------------------------------------------------------------------------------
 
 

@@ -29,6 +29,7 @@ MAX_HITS = 500
 SEARCH_S = 15.0
 _EXEC_ID = re.compile(r"[A-Za-z0-9_.:/-]{1,200}")
 _KINDS = {"f": "file", "d": "directory", "l": "symlink"}
+_LETTERS = {kind: letter for letter, kind in _KINDS.items()}
 _DIGEST = re.compile(r"[0-9a-f]{64}")
 
 
@@ -177,7 +178,7 @@ class AgentSandbox:
     async def mark(
         self, scan_id: str, digest: str, changed: Sequence[TreeEntry] = (), missing: Sequence[str] = ()
     ) -> None:
-        corrections: dict[str, Any] = {e.path: [e.kind[0], e.mode, e.size, e.sha256] for e in changed}
+        corrections: dict[str, Any] = {e.path: [_LETTERS[e.kind], e.mode, e.size, e.sha256] for e in changed}
         corrections.update(dict.fromkeys(missing))
         async with self.call("mark", json.dumps(corrections).encode(), scan_id=scan_id, digest=digest) as call:
             await call.end()
@@ -188,7 +189,8 @@ class AgentSandbox:
         async with self.call("tree", timeout_s=120, digest=digest) as call:
             for start in range(0, len(entries), 1000):
                 rows = [
-                    [e.path, e.kind[0], e.mode, e.size, e.target or e.sha256] for e in entries[start : start + 1000]
+                    [e.path, _LETTERS[e.kind], e.mode, e.size, e.target or e.sha256]
+                    for e in entries[start : start + 1000]
                 ]
                 await call.send({"entries": len(rows)}, json.dumps(rows).encode())
             index = {entry.path: number for number, entry in enumerate(entries)}

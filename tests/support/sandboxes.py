@@ -1,0 +1,34 @@
+"""Running things in sandboxes, for tests."""
+
+import asyncio
+import uuid
+from collections.abc import Awaitable, Callable
+
+from journeyman.platform.sandboxes.port import MIB, ExecRequest, ExecResult, Limits, Sandbox
+
+SMALL = Limits(memory_bytes=192 * MIB, cpus=1.0, pids=48, disk_bytes=32 * MIB, open_files=128)
+"""Small, so that attacks reach their end soon."""
+
+
+async def shell(sandbox: Sandbox, command: str, **options) -> ExecResult:
+    """Run a command under an id of its own."""
+    return await sandbox.run(ExecRequest(uuid.uuid4().hex, command, **options))
+
+
+async def python(sandbox: Sandbox, source: str, **options) -> ExecResult:
+    """Run a Python program inside."""
+    path = f"/tmp/{uuid.uuid4().hex}.py"
+    await sandbox.write_file(path, source.encode())
+    return await shell(sandbox, f"exec python3 {path}", **options)
+
+
+async def until(condition: Callable[[], bool | Awaitable[bool]], timeout_s: float = 10) -> None:
+    """Wait for a condition; fails when it does not come."""
+    async with asyncio.timeout(timeout_s):
+        while True:
+            holds = condition()
+            if not isinstance(holds, bool):
+                holds = await holds
+            if holds:
+                return
+            await asyncio.sleep(0.02)
