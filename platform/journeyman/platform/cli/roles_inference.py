@@ -1,5 +1,6 @@
 """The processes of the inference slice: the gateway and the replay engine. Each runs until SIGTERM or SIGINT."""
 
+import signal
 from typing import Final
 
 import uvicorn
@@ -19,6 +20,10 @@ _GRACE_S: Final = 20
 def run_gateway(settings: Settings) -> None:
     """Serve the gateway at ``gateway_host:gateway_port``."""
     observed = telemetry.setup("gateway", settings)
+    # When it has stopped, uvicorn raises the signal that stopped it once more: by default that would end the process
+    # before its connections and its telemetry are closed.
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda _number, _frame: None)
     try:
         uvloop.run(_serve_gateway(settings))
     finally:
