@@ -316,12 +316,25 @@ def exec_id_of(pid: int) -> str | None:
     return None
 
 
-def anonymous_bytes(pid: int) -> int:
+def resident_bytes(pid: int) -> int:
+    """Anonymous memory of a process; pages that it shares with a parent since a fork count in full for both."""
     with open(f"/proc/{pid}/status", "rb") as file:
         for line in file:
             if line.startswith(b"RssAnon:"):
                 return int(line.split()[1]) * 1024
     return 0
+
+
+def proportional_bytes(pid: int) -> int:
+    """Anonymous memory of a process, shared pages divided by who shares them. Takes milliseconds for a large one."""
+    try:
+        with open(f"/proc/{pid}/smaps_rollup", "rb") as file:
+            for line in file:
+                if line.startswith(b"Pss_Anon:"):
+                    return int(line.split()[1]) * 1024
+    except PermissionError:
+        pass  # it made itself unreadable: its pages count in full
+    return resident_bytes(pid)
 
 
 def send_signal(pid: int, number: int) -> None:
@@ -1071,12 +1084,16 @@ class Agent:
             for line in os.pread(fd, 16384, 0).splitlines():
                 if line.startswith(name + b" ") and int(line.split()[1]) <= self.memory_bytes:
                     return
-        sizes = {}
-        for pid in processes():
-            try:
-                sizes[pid] = anonymous_bytes(pid)
-            except OSError:
-                continue
+        sizes: dict[int, int] = {}
+        for measure in (resident_bytes, proportional_bytes):
+            sizes.clear()
+            for pid in processes():
+                try:
+                    sizes[pid] = measure(pid)
+                except OSError:
+                    continue
+            if sum(sizes.values()) <= self.memory_bytes:
+                return
         while sizes and sum(sizes.values()) > self.memory_bytes:
             largest = max(sizes, key=lambda pid: sizes[pid])
             send_signal(largest, signal.SIGKILL)
@@ -1491,7 +1508,7 @@ class Agent:
                 while True:
                     data = os.read(fd, min(CHUNK, left))
                     left -= len(data)
-                    parts.append([index, len(data), 0 if data else 1])
+                    parts.append([index, len(data), 1 if data else 0])
                     buffer += data
                     if len(buffer) >= CHUNK or len(parts) > 1000:
                         connection.send({"parts": parts}, bytes(buffer))
