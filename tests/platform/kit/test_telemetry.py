@@ -6,7 +6,7 @@ from typing import Any
 
 import httpx
 import pytest
-from fastapi import FastAPI, HTTPException
+from fastapi import APIRouter, FastAPI, HTTPException
 from fastapi.responses import StreamingResponse
 from opentelemetry import trace
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
@@ -149,6 +149,13 @@ def web() -> FastAPI:
 
         return StreamingResponse(parts(), media_type="text/event-stream")
 
+    router = APIRouter()
+
+    @router.get("/orders/{order_id}")
+    async def order(order_id: str) -> str:
+        return order_id
+
+    app.include_router(router, prefix="/v1")
     app.add_middleware(TelemetryMiddleware, service="web")
     return app
 
@@ -183,6 +190,11 @@ async def test_errors_and_unknown_paths(recorder: Recorder, client: httpx.AsyncC
     labels = {"service": "web", "method": "GET", "route": "unmatched", "status": "404"}
     assert sample("journeyman_http_request_duration_seconds_count", **labels) == 1
     assert sample("journeyman_http_requests_in_flight", service="web") == 0
+
+
+async def test_routes_are_named_with_their_prefix(recorder: Recorder, client: httpx.AsyncClient) -> None:
+    assert (await client.get("/v1/orders/7")).json() == "7"
+    assert "GET /v1/orders/{order_id}" in recorder.spans()
 
 
 async def test_streams_pass_through(recorder: Recorder, client: httpx.AsyncClient) -> None:

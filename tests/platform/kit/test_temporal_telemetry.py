@@ -34,9 +34,12 @@ def server_binary() -> str:
 async def test_one_trace_from_request_to_activity() -> None:
     exporter = InMemorySpanExporter()
     telemetry = setup("test", Settings(), exporter=exporter)
-    async with await WorkflowEnvironment.start_local(
-        dev_server_existing_path=server_binary(), plugins=temporal_plugins(Settings())
-    ) as environment, Worker(environment.client, task_queue="telemetry", workflows=[Greeting], activities=[say]):
+    async with (
+        await WorkflowEnvironment.start_local(
+            dev_server_existing_path=server_binary(), plugins=temporal_plugins(Settings())
+        ) as environment,
+        Worker(environment.client, task_queue="telemetry", workflows=[Greeting], activities=[say]),
+    ):
         with tracer().start_as_current_span("POST /v1/tasks"):
             carrier = inject()
         # The workflow starts later and elsewhere, from what was stored.

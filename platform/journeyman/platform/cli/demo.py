@@ -2,12 +2,14 @@
 
 import io
 import os
+import signal
 import subprocess
 import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
+from types import FrameType
+from typing import Any, NoReturn
 
 from rich.text import Text
 
@@ -60,8 +62,8 @@ def _introduce(demo: Demo, api: Api, *, replay: bool) -> None:
     if replay:
         out.print(
             Text(
-                "▷ No model is configured: the replay engine plays scripted answers. Everything else is real: the commands run in "
-                "a sandbox,\n  the tests decide. For a real model set JOURNEYMAN_MODEL_BASE_URL (docs/guides/models.md).",
+                "▷ No model is configured: the replay engine plays scripted answers. All else is real: commands run in a sandbox,\n"
+                "  the tests decide. For a real model set JOURNEYMAN_MODEL_BASE_URL (docs/guides/models.md).",
                 style="yellow",
             )
         )
@@ -105,6 +107,8 @@ def _where_next(view: TaskView, api: Api, *, stops: bool) -> None:
 @contextmanager
 def _server_for(target: Target, *, keep: bool) -> Iterator[tuple[Api, bool]]:
     """The API of a named server, of the running stack, or of one started here; whether it was started here."""
+    # A SIGTERM (a CI's time limit) ends the stack too, as Ctrl-C does.
+    before = signal.signal(signal.SIGTERM, _terminated)
     named = target.url or os.environ.get("JOURNEYMAN_URL")
     stack = None if named else _Stack()
     own = stack is not None and stack.start_if_down()
@@ -118,6 +122,12 @@ def _server_for(target: Target, *, keep: bool) -> Iterator[tuple[Api, bool]]:
     finally:
         if own and not keep:
             _journeyman("down", check=False)
+        signal.signal(signal.SIGTERM, before)
+
+
+def _terminated(number: int, _frame: FrameType | None) -> NoReturn:
+    signal.signal(number, signal.SIG_IGN)
+    sys.exit(128 + number)
 
 
 class _Stack:

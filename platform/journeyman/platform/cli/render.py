@@ -40,11 +40,18 @@ MARKS: Final = {"ok": ("✓", "green"), "bad": ("✗", "red"), "warn": ("!", "ye
 
 LIVE_DETAIL: Final = 5
 PLAIN_DETAIL: Final = 8
+_PIPE_WIDTH: Final = 160
 
 
-def console(*, stderr: bool = False) -> Console:
-    """A console that takes text as it is: no markup, no emoji codes, no highlighting of what models wrote."""
-    return Console(stderr=stderr, markup=False, emoji=False, highlight=False, soft_wrap=False)
+def console() -> Console:
+    """A console that takes text as it is: no markup, no emoji codes, no highlighting of what models wrote.
+
+    In a pipe lines are not broken, and tables are wider than a terminal.
+    """
+    terminal = is_terminal()
+    return Console(
+        markup=False, emoji=False, highlight=False, soft_wrap=not terminal, width=None if terminal else _PIPE_WIDTH
+    )
 
 
 def is_terminal() -> bool:

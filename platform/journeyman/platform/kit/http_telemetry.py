@@ -114,8 +114,13 @@ class _Request:
     @property
     def route(self) -> str:
         """The template that matched, never the path itself: ids in labels would have no bound."""
-        path = getattr(self.scope.get("route"), "path", None)
-        return path if isinstance(path, str) else "unmatched"
+        template = getattr(self.scope.get("route"), "path", None)
+        if not isinstance(template, str):
+            return "unmatched"
+        # A router that was included under a prefix names its routes without it.
+        given, known = self.scope["path"].split("/"), template.split("/")
+        prefix = given[1 : 1 + len(given) - len(known)] if ":path}" not in template else []
+        return "/".join(["", *prefix, *known[1:]])
 
     def finish(self, span: trace.Span) -> None:
         ended = time.perf_counter()

@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any, Final
 
+import structlog
 import temporalio.activity
 import temporalio.client
 import temporalio.worker
@@ -345,15 +346,16 @@ class _ActivityInbound(temporalio.worker.ActivityInboundInterceptor):
         if task_id.startswith("task_"):
             fields["task_id"] = task_id
             trace.get_current_span().set_attribute("journeyman.task_id", task_id)
-        with logs.bind(**fields):
-            try:
-                return await super().execute_activity(input)
-            except asyncio.CancelledError:
-                outcome = "cancelled"
-                raise
-            except Exception:
-                outcome = "error"
-                raise
-            finally:
-                elapsed = time.perf_counter() - started
-                metrics.ACTIVITY_DURATION.labels(info.activity_type, outcome).observe(elapsed)
+        # Not taken back: an activity runs in an asyncio task of its own, and who logs its failure does so after us.
+        structlog.contextvars.bind_contextvars(**fields)
+        try:
+            return await super().execute_activity(input)
+        except asyncio.CancelledError:
+            outcome = "cancelled"
+            raise
+        except Exception:
+            outcome = "error"
+            raise
+        finally:
+            elapsed = time.perf_counter() - started
+            metrics.ACTIVITY_DURATION.labels(info.activity_type, outcome).observe(elapsed)
