@@ -85,9 +85,21 @@ class TaskWorkflow:
                 workflow.continue_as_new(start.model_copy(update={"progress": self._progress}))
             finish = self._ended(TaskState.CANCELLED)
         # Beyond cancellation's reach: however the task ended, its sandboxes are released and its end is written.
-        await asyncio.shield(in_sandbox("release_sandboxes", self._task, NoneType))
-        await asyncio.shield(store("finish_task", finish))
+        await asyncio.shield(self._close(finish))
         return finish.state
+
+    async def _close(self, finish: Finish) -> None:
+        """Never give up on writing the end: a task without one would look alive for ever."""
+        try:
+            await in_sandbox("release_sandboxes", self._task, NoneType)
+        except ActivityError:
+            workflow.logger.exception("sandboxes were not released; they end with their leases")
+        while True:
+            try:
+                return await store("finish_task", finish)
+            except ActivityError:
+                workflow.logger.exception("the end of the task could not be written; trying again")
+                await workflow.sleep(timing.FINISH_AGAIN)
 
     async def _outcome(self) -> Finish | None:
         """How the task ended; None when the run's history is full and a new run is to go on."""

@@ -41,3 +41,6 @@ IDLE_TURNS: Final = 5
 
 STICKY_QUEUE: Final = timedelta(seconds=1.5)
 """How long Temporal waits for the worker that last held a workflow (measured: idle takeover 2.1 s at 2 s, 10.1 s at 10)."""
+
+FINISH_AGAIN: Final = timedelta(seconds=30)
+"""Between attempts to write the end of a task when the platform itself is at fault."""

@@ -8,11 +8,11 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, Final
 
-from journeyman.platform.checkpoints.snapshots import SnapshotStore
 from temporalio.client import Client
 from temporalio.worker import Worker
 from temporalio.worker.workflow_sandbox import SandboxedWorkflowRunner, SandboxRestrictions
 
+from journeyman.platform.checkpoints.snapshots import SnapshotStore
 from journeyman.platform.inference.client import OpenAIModelEngine
 from journeyman.platform.inference.port import ModelEngine
 from journeyman.platform.kit import telemetry
@@ -172,6 +172,8 @@ def _worker(client: Client, queue: Queue, activities: list[Callable[..., Any]]) 
 
 async def run(settings: Settings, stop: asyncio.Event) -> None:
     """Work until ``stop`` is set, then drain. A worker that ends by itself is an error: the supervisor restarts it."""
+    # The SDK logs every failed attempt with a traceback; ``FailureInterceptor`` has said what matters already.
+    logging.getLogger("temporalio.activity").setLevel(logging.ERROR)
     roles = [Queue(role.strip()) for role in settings.worker_roles.split(",") if role.strip()]
     client = await connect(settings, plugins=telemetry.temporal_plugins(settings))
     async with open_resources(settings) as resources, AsyncExitStack() as stack:
