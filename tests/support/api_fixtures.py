@@ -1,12 +1,18 @@
 """Fixtures for tests of the REST process; a folder's conftest imports those it uses."""
 
+import asyncio
+import secrets
 from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
 
+from journeyman.platform.embedded.postgres import create_database
+from journeyman.platform.kit.database import Database, create_engine
+from journeyman.platform.kit.migrate import upgrade
 from journeyman.platform.kit.settings import Settings
 from support.api import Caller, RunningApi, api_settings, running
+from support.database import truncate_all
 
 
 @pytest.fixture(scope="session")
@@ -21,6 +27,23 @@ async def api(clean_settings: Settings) -> AsyncIterator[RunningApi]:
     """The application with its lifespan, on the real servers."""
     async with running(clean_settings) as api:
         yield api
+
+
+@pytest.fixture(scope="session")
+async def apart_settings(clean_settings: Settings) -> Settings:
+    """The same with a database of its own, whose outbox no other API delivers."""
+    url = await create_database(clean_settings.database_url, f"apart_{secrets.token_hex(4)}")
+    await asyncio.to_thread(upgrade, url)
+    return clean_settings.model_copy(update={"database_url": url})
+
+
+@pytest.fixture
+async def apart_database(apart_settings: Settings) -> AsyncIterator[Database]:
+    """That database, emptied before the test."""
+    database = Database(create_engine(apart_settings.database_url, application_name="journeyman-tests"))
+    await truncate_all(database)
+    yield database
+    await database.close()
 
 
 @pytest.fixture

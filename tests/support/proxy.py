@@ -1,4 +1,4 @@
-"""A TCP relay before PostgreSQL that can go away and come back, on the same port."""
+"""A TCP relay before a server that can go away and come back, on the same port."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -13,28 +13,33 @@ class Proxy:
     def __init__(self, host: str, port: int) -> None:
         self._target = (host, port)
         self._open = True
-        self._tasks: set[asyncio.Task[None]] = set()
         self._writers: set[asyncio.StreamWriter] = set()
-        self._server: asyncio.Server | None = None
+        self.port = 0
         self.url = ""
 
     @classmethod
     @asynccontextmanager
-    async def to_database(cls, url: str) -> AsyncIterator["Proxy"]:
-        parsed = make_url(url)
-        assert parsed.host is not None
-        assert parsed.port is not None
-        proxy = cls(parsed.host, parsed.port)
+    async def before(cls, host: str, port: int) -> AsyncIterator["Proxy"]:
+        proxy = cls(host, port)
         server = await asyncio.start_server(proxy._relay, "127.0.0.1", 0)
-        proxy._server = server
-        port = server.sockets[0].getsockname()[1]
-        proxy.url = parsed.set(host="127.0.0.1", port=port).render_as_string(hide_password=False)
+        proxy.port = server.sockets[0].getsockname()[1]
         try:
             yield proxy
         finally:
             proxy.refuse()
             server.close()
             await server.wait_closed()
+
+    @classmethod
+    @asynccontextmanager
+    async def to_database(cls, url: str) -> AsyncIterator["Proxy"]:
+        """``url`` of the result leads to the same database."""
+        parsed = make_url(url)
+        assert parsed.host is not None
+        assert parsed.port is not None
+        async with cls.before(parsed.host, parsed.port) as proxy:
+            proxy.url = parsed.set(host="127.0.0.1", port=proxy.port).render_as_string(hide_password=False)
+            yield proxy
 
     def refuse(self) -> None:
         """Cut what is connected, and close new connections at once."""

@@ -4,8 +4,9 @@ from itertools import chain
 
 import httpx
 import pytest
-from journeyman.platform.kit.settings import Settings
 from support.api import Caller, RunningApi
+
+from journeyman.platform.kit.settings import Settings
 
 
 @pytest.mark.parametrize(
@@ -68,8 +69,9 @@ async def test_models_and_health(caller: Caller) -> None:
 
 
 async def test_temporal_down_is_ready_but_degraded(clean_settings: Settings) -> None:
-    from journeyman.platform.api.app import build_resources, create_app
     from support.api import free_port
+
+    from journeyman.platform.api.app import build_resources, create_app
 
     settings = clean_settings.model_copy(update={"temporal_address": f"127.0.0.1:{free_port()}"})
     app = create_app(settings)

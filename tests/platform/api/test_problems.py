@@ -7,12 +7,13 @@ from pathlib import Path
 
 import httpx
 import pytest
+from support.api import Caller, RunningApi, api_settings, calling, fields_of, free_port, running, served
+from support.proxy import Proxy
+
 from journeyman.platform.api.app import build_resources, create_app
 from journeyman.platform.api.requests import MAX_BODY
 from journeyman.platform.kit.database import Database
 from journeyman.platform.kit.settings import Settings
-from support.api import Caller, RunningApi, api_settings, calling, fields_of, free_port, running, served
-from support.proxy import Proxy
 
 
 def problem(response: httpx.Response, status: int, code: str) -> dict[str, object]:
@@ -41,7 +42,9 @@ async def test_wrong_method_says_which_are_possible(caller: Caller) -> None:
 
 
 @pytest.mark.parametrize(
-    "body", [b'{"instruction": ', b"\xff\xfe", b"", b"nonsense", b"[" * 100_000], ids=["cut", "utf16", "empty", "word", "deep"]
+    "body",
+    [b'{"instruction": ', b"\xff\xfe", b"", b"nonsense", b"[" * 100_000],
+    ids=["cut", "utf16", "empty", "word", "deep"],
 )
 async def test_malformed_json(caller: Caller, body: bytes) -> None:
     response = await caller.post("/v1/tasks", content=body, headers={"content-type": "application/json"})
@@ -58,7 +61,12 @@ async def test_huge_number_in_json(caller: Caller) -> None:
 async def test_every_wrong_field_is_named(caller: Caller) -> None:
     response = await caller.post(
         "/v1/tasks",
-        json={"instruction": 5, "acceptance": ["ok", ""], "unknown": 1, "workspace": {"source": "git", "url": "ssh://x/y"}},
+        json={
+            "instruction": 5,
+            "acceptance": ["ok", ""],
+            "unknown": 1,
+            "workspace": {"source": "git", "url": "ssh://x/y"},
+        },
     )
     problem(response, 422, "invalid_input")
     assert fields_of(response) == {"instruction", "acceptance[1]", "unknown", "workspace.url"}

@@ -10,6 +10,11 @@ from typing import Any
 import httpx
 import pytest
 import sqlalchemy as sa
+from support.api import Caller, ServedApi, api_settings, calling, served
+from support.proxy import Proxy
+from support.rows import make_task
+from support.sse import Message, events_until_end, following
+
 from journeyman.platform.events.log import append
 from journeyman.platform.events.schemas import wanted
 from journeyman.platform.events.stream import KEEPALIVE, OPENING, TAIL, EventFeed
@@ -18,10 +23,6 @@ from journeyman.platform.kit.database import Database
 from journeyman.platform.kit.settings import Settings
 from journeyman.platform.tasks import lifecycle
 from journeyman.platform.tasks.contract import TaskState
-from support.api import Caller, ServedApi, api_settings, calling, served
-from support.proxy import Proxy
-from support.rows import make_task
-from support.sse import Message, events_until_end, following
 
 
 @pytest.fixture(scope="module")
@@ -105,7 +106,8 @@ async def test_the_header_goes_before_the_query(client: Caller, database: Databa
 async def test_bad_last_event_id(client: Caller, database: Database, value: str) -> None:
     task_id = await make_task(database, client.project_id)
     response = await client.get(
-        f"/v1/tasks/{task_id}/events/stream", headers={"Last-Event-ID": value.encode("latin-1")}  # type: ignore[dict-item]
+        f"/v1/tasks/{task_id}/events/stream",
+        headers={"Last-Event-ID": value.encode("latin-1")},  # type: ignore[dict-item]
     )
     assert response.status_code == 422
 
@@ -232,7 +234,9 @@ async def test_survives_an_outage_of_postgres(clean_settings: Settings, tmp_path
                 assert (await _next_event(stream)).seq == 6
 
 
-async def test_waiting_streams_hold_no_database_connection(server: ServedApi, client: Caller, database: Database) -> None:
+async def test_waiting_streams_hold_no_database_connection(
+    server: ServedApi, client: Caller, database: Database
+) -> None:
     """More followers than the pool has connections, all idle, and requests are answered."""
     task_ids = [await make_task(database, client.project_id) for _ in range(4)]
     size = 40

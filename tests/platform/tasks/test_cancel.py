@@ -6,19 +6,19 @@ from pathlib import Path
 
 import pytest
 import sqlalchemy as sa
+from support.api import Caller, RunningApi, api_settings, free_port, running
+
 from journeyman.platform.kit.database import Database
 from journeyman.platform.kit.settings import Settings
 from journeyman.platform.outbox.models import OutboxEntry
 from journeyman.platform.tasks import lifecycle
 from journeyman.platform.tasks.contract import TaskState
-from support.api import Caller, RunningApi, api_settings, free_port, running
 
 
-@pytest.fixture(scope="module")
-async def lonely(clean_settings: Settings, tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[RunningApi]:
+@pytest.fixture
+async def lonely(apart_settings: Settings, apart_database: Database, tmp_path: Path) -> AsyncIterator[RunningApi]:
     """An API whose Temporal is down."""
-    directory: Path = tmp_path_factory.mktemp("lonely")
-    settings = api_settings(clean_settings, directory, temporal_address=f"127.0.0.1:{free_port()}")
+    settings = api_settings(apart_settings, tmp_path, temporal_address=f"127.0.0.1:{free_port()}")
     async with running(settings) as api:
         yield api
 
@@ -66,23 +66,23 @@ async def test_cancelling_many_times_at_once_happens_once(lonely: RunningApi) ->
         assert (await types(caller, task["id"])).count("task.cancelled") == 1
 
 
-async def test_a_running_task_is_told_by_its_workflow(lonely: RunningApi, database: Database) -> None:
+async def test_a_running_task_is_told_by_its_workflow(lonely: RunningApi, apart_database: Database) -> None:
     async with lonely.caller() as caller:
         task = await caller.submit()
-        await move(database, task["id"], TaskState.PREPARING, TaskState.PLANNING, TaskState.RUNNING)
+        await move(apart_database, task["id"], TaskState.PREPARING, TaskState.PLANNING, TaskState.RUNNING)
         first = (await caller.post(f"/v1/tasks/{task['id']}/cancel")).json()
         again = (await caller.post(f"/v1/tasks/{task['id']}/cancel")).json()
         assert first["state"] == again["state"] == "running"
         assert first["cancel_requested_at"] == again["cancel_requested_at"] is not None
-        kinds = [entry.kind for entry in await entries(database, task["id"])]
+        kinds = [entry.kind for entry in await entries(apart_database, task["id"])]
         # The start was attempted, or was withdrawn before anybody could.
         assert kinds.count("cancel_task") <= 1
 
 
-async def test_a_finished_task_answers_with_its_state(lonely: RunningApi, database: Database) -> None:
+async def test_a_finished_task_answers_with_its_state(lonely: RunningApi, apart_database: Database) -> None:
     async with lonely.caller() as caller:
         task = await caller.submit()
-        await move(database, task["id"], TaskState.FAILED)
+        await move(apart_database, task["id"], TaskState.FAILED)
         response = await caller.post(f"/v1/tasks/{task['id']}/cancel")
         assert response.status_code == 200
         assert response.json()["state"] == "failed"

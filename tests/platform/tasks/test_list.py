@@ -4,9 +4,10 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 import sqlalchemy as sa
+from support.api import Caller, RunningApi, fields_of
+
 from journeyman.platform.kit.database import Database
 from journeyman.platform.tasks.models import Task
-from support.api import Caller, RunningApi, fields_of
 
 
 async def test_pages_hold_every_task_once_newest_first(caller: Caller) -> None:
@@ -89,10 +90,12 @@ async def test_filters(caller: Caller) -> None:
 async def test_bad_queries(caller: Caller, query: str, field: str) -> None:
     response = await caller.get(f"/v1/tasks?{query}")
     assert response.status_code == 422, response.text
-    assert {name.split("[")[0] for name in fields_of(response)} == {field.split("[")[0]}
+    assert {name.split("[")[0] for name in fields_of(response)} == {field.split("[", maxsplit=1)[0]}
 
 
-@pytest.mark.parametrize("task_id", ["task_" + "0" * 32, "x", "task_%00", "..%2f..", "task_" + "0" * 5000, "%ff%fe", "'--"])
+@pytest.mark.parametrize(
+    "task_id", ["task_" + "0" * 32, "x", "task_%00", "..%2f..", "task_" + "0" * 5000, "%ff%fe", "'--"]
+)
 async def test_ids_that_name_nothing(caller: Caller, task_id: str) -> None:
     for path in ("", "/plan", "/events", "/checkpoints", "/files", "/diff", "/artifacts", "/receipts", "/usage"):
         response = await caller.get(f"/v1/tasks/{task_id}{path}")
@@ -105,7 +108,18 @@ async def test_ids_that_name_nothing(caller: Caller, task_id: str) -> None:
 async def test_another_projects_task_is_not_there(api: RunningApi, caller: Caller) -> None:
     task = await caller.submit()
     async with api.caller() as other:
-        for path in ("", "/plan", "/events", "/events/stream", "/checkpoints", "/files", "/diff", "/artifacts", "/receipts", "/usage"):
+        for path in (
+            "",
+            "/plan",
+            "/events",
+            "/events/stream",
+            "/checkpoints",
+            "/files",
+            "/diff",
+            "/artifacts",
+            "/receipts",
+            "/usage",
+        ):
             assert (await other.get(f"/v1/tasks/{task['id']}{path}")).status_code == 404, path
         assert (await other.post(f"/v1/tasks/{task['id']}/cancel")).status_code == 404
         assert (await other.get("/v1/tasks")).json()["data"] == []

@@ -8,6 +8,8 @@ from typing import Any
 import httpx
 import pytest
 import sqlalchemy as sa
+from support.api import Caller, RunningApi, api_settings, fields_of, running
+
 from journeyman.platform.events.models import Event
 from journeyman.platform.kit.database import Database
 from journeyman.platform.kit.ids import new_id
@@ -15,7 +17,6 @@ from journeyman.platform.kit.settings import Settings
 from journeyman.platform.outbox.models import OutboxEntry
 from journeyman.platform.tasks.models import IdempotencyKey, Task
 from journeyman.platform.uploads.models import Upload
-from support.api import Caller, RunningApi, api_settings, fields_of, running
 
 
 async def stored(database: Database, project_id: str) -> dict[str, int]:
@@ -201,7 +202,9 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
 ]
 
 
-@pytest.mark.parametrize(("body", "field"), REFUSED, ids=[f"{number}-{field}" for number, (_, field) in enumerate(REFUSED)])
+@pytest.mark.parametrize(
+    ("body", "field"), REFUSED, ids=[f"{number}-{field}" for number, (_, field) in enumerate(REFUSED)]
+)
 async def test_refused_with_the_field_named(caller: Caller, body: dict[str, Any], field: str) -> None:
     response = await caller.post("/v1/tasks", json={"instruction": "x", **body})
     assert response.status_code == 422, response.text

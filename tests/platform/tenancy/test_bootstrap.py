@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 import sqlalchemy as sa
+
 from journeyman.platform.kit.database import Database
 from journeyman.platform.kit.errors import Unauthorized
 from journeyman.platform.tenancy import service
@@ -32,7 +33,9 @@ async def test_first_start_makes_one_key_whoever_starts(clean_database: Database
     assert secret not in (stored.hash, stored.name)
 
 
-async def test_the_key_is_never_logged(clean_database: Database, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+async def test_the_key_is_never_logged(
+    clean_database: Database, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
     path = await service.bootstrap(clean_database, tmp_path)
     said = capfd.readouterr()
     assert path.read_text().strip() not in said.out + said.err

@@ -1,1 +1,0 @@
-from support.api_fixtures import api, caller, clean_settings  # noqa: F401  fixtures
