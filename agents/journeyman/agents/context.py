@@ -132,9 +132,9 @@ def sandbox_replaced_note(lost: Sequence[str] = ()) -> Message:
     """Said when a sandbox was lost: files are those of the last checkpoint, processes are gone."""
     processes = "".join(f"\n- {command}" for command in lost)
     return user_note(
-        "The sandbox was lost and replaced. The files are those after your last completed step; whatever ran in the "
-        "background is gone, and so is everything outside /workspace and /artifacts."
-        + (f" These background commands were running:{processes}" if lost else "")
+        "The sandbox was lost and replaced. The files are those of the last checkpoint: what your latest commands wrote "
+        "may be missing, so look before you rely on it. Whatever ran in the background is gone, and so is everything "
+        "outside /workspace and /artifacts." + (f" These background commands were running:{processes}" if lost else "")
     )
 
 

@@ -4,6 +4,7 @@ from typing import Final
 
 import openai
 
+from journeyman.platform.inference.port import HEADER_PROJECT
 from journeyman.platform.kit.errors import Unavailable
 
 _BATCH: Final = 32
@@ -18,19 +19,22 @@ class OpenAIEmbedder:
         self._client = openai.AsyncOpenAI(base_url=base_url, api_key=api_key, timeout=timeout_s, max_retries=0)
         self._model = model
 
-    async def embed_passages(self, texts: list[str]) -> list[list[float]]:
+    async def embed_passages(self, texts: list[str], *, project_id: str | None = None) -> list[list[float]]:
         vectors: list[list[float]] = []
         for start in range(0, len(texts), _BATCH):
-            vectors += await self._embed(texts[start : start + _BATCH], "passage")
+            vectors += await self._embed(texts[start : start + _BATCH], "passage", project_id)
         return vectors
 
-    async def embed_query(self, text: str) -> list[float]:
-        return (await self._embed([text], "query"))[0]
+    async def embed_query(self, text: str, *, project_id: str | None = None) -> list[float]:
+        return (await self._embed([text], "query", project_id))[0]
 
-    async def _embed(self, texts: list[str], input_type: str) -> list[list[float]]:
+    async def _embed(self, texts: list[str], input_type: str, project_id: str | None) -> list[list[float]]:
         try:
             answer = await self._client.embeddings.create(
-                model=self._model, input=[_clean(text) for text in texts], extra_body={"input_type": input_type}
+                model=self._model,
+                input=[_clean(text) for text in texts],
+                extra_body={"input_type": input_type},
+                extra_headers={} if project_id is None else {HEADER_PROJECT: project_id},
             )
         except openai.APIStatusError as error:
             raise Unavailable(

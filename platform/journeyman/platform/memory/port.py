@@ -64,11 +64,12 @@ class VectorMemory(Protocol):
 class Embedder(Protocol):
     """Texts to unit vectors whose dot product tells how well they fit. Asymmetric: a query is found among passages.
 
-    Any text is accepted, also an empty one; what exceeds the model's window is cut at its end.
+    Any text is accepted, also an empty one; what exceeds the model's window is cut at its end. ``project_id`` is whom the
+    call is for, where a gateway keeps a ledger.
     """
 
-    async def embed_passages(self, texts: list[str]) -> list[list[float]]:
+    async def embed_passages(self, texts: list[str], *, project_id: str | None = None) -> list[list[float]]:
         """One vector a text, in order. Raises :class:`journeyman.platform.kit.errors.Unavailable`."""
         ...
 
-    async def embed_query(self, text: str) -> list[float]: ...
+    async def embed_query(self, text: str, *, project_id: str | None = None) -> list[float]: ...

@@ -90,7 +90,7 @@ class MemoryService:
                 )
             if not rows:
                 return total
-            vectors = await self._embedder.embed_passages([row.text for row in rows])
+            vectors = await self._embedder.embed_passages([row.text for row in rows], project_id=project_id)
             await self._vectors.ensure_collection()
             await self._vectors.upsert(
                 [
@@ -113,7 +113,7 @@ class MemoryService:
         """What the project knows that fits the query, best first."""
         try:
             await self._vectors.ensure_collection()
-            vector = await self._embedder.embed_query(query[:2000])
+            vector = await self._embedder.embed_query(query[:2000], project_id=project_id)
             matches = await self._vectors.search(project_id, vector, limit=limit, min_score=MIN_SCORE)
         except Unavailable as error:
             logger.warning("memory index unavailable: %s", error)

@@ -25,6 +25,7 @@ from journeyman.platform.plans import repository as plans
 from journeyman.platform.sandboxes.errors import LOST_WHILE_RUNNING, SandboxLost
 from journeyman.platform.tasks.lifecycle import lock_task
 from journeyman.platform.threads import repository as threads
+from journeyman.platform.threads.models import Thread
 from journeyman.workflows.activities.tool_runner import ToolResult, ToolRunner
 from journeyman.workflows.activities.workplace import Workplace, Workplaces
 from journeyman.workflows.heartbeat import beating
@@ -57,7 +58,9 @@ class ToolActivities:
         if not calls:
             await self._remind(step)
             return StepOutcome(idle=True)
-        batch = _Batch(step, await self._workplaces.enter(step.thread))
+        async with self._database.transaction() as session:
+            thread = await threads.get_thread(session, step.thread.thread_id)
+        batch = _Batch(step, thread)
         for index, call in enumerate(calls):
             await self._call(batch, index, call)
         return await self._checkpoint(batch)
@@ -84,7 +87,7 @@ class ToolActivities:
             result = ToolResult("Submitted.")
         else:
             result = await self._run(batch, key, parsed)
-        if batch.workplace.replaced and not batch.announced:
+        if batch.workplace is not None and batch.workplace.replaced and not batch.announced:
             batch.announced = True
             result.text = f"{context.sandbox_replaced_note()['content']}\n\n{result.text}"
         if isinstance(parsed, ParsedCall) and not parsed.terminal:
@@ -93,9 +96,11 @@ class ToolActivities:
 
     async def _run(self, batch: "_Batch", key: str, parsed: ParsedCall) -> ToolResult:
         step = batch.step
+        if batch.workplace is None:
+            batch.workplace = await self._workplaces.enter(step.thread)
         sandbox = batch.workplace.sandbox
         async with self._database.transaction() as session:
-            earlier = await threads.begin_tool_call(session, batch.workplace.thread, key, sandbox.id)
+            earlier = await threads.begin_tool_call(session, batch.thread, key, sandbox.id)
         if earlier is not None and earlier[0] != sandbox.id:
             return ToolResult(_MAY_HAVE_RUN, {"error": "sandbox_lost"}, ok=False)
         runner = ToolRunner(
@@ -143,7 +148,8 @@ class ToolActivities:
             )
             if not new:
                 return
-            await threads.note_sandbox(session, thread.thread_id, batch.workplace.sandbox.id)
+            if batch.workplace is not None:
+                await threads.note_sandbox(session, thread.thread_id, batch.workplace.sandbox.id)
             await append(
                 session,
                 thread.task.task_id,
@@ -216,9 +222,11 @@ class ToolActivities:
 
     async def _checkpoint(self, batch: "_Batch") -> StepOutcome:
         step, thread, outcome = batch.step, batch.step.thread, batch.outcome
-        snapshot = batch.workplace.thread.snapshot
+        snapshot = batch.thread.snapshot
         if not profile(thread.role).forks_workspace or snapshot is None:
-            snapshot = (await self._workplaces.capture(batch.workplace)).digest
+            # Also when this step ran nothing: what works in the background changes files between steps.
+            workplace = batch.workplace or await self._workplaces.enter(thread)
+            snapshot = (await self._workplaces.capture(workplace)).digest
         async with self._database.transaction() as session:
             task = await lock_task(session, thread.task.task_id)
             outcome.tripped = await self._watch(session, batch, snapshot)
@@ -321,10 +329,14 @@ class ToolActivities:
 
 @dataclass
 class _Batch:
-    """One step's calls while they run: where, whether a replaced sandbox was announced, and what they came to."""
+    """One step's calls while they run: where, whether a replaced sandbox was announced, and what they came to.
+
+    The sandbox is entered by the first call that needs one.
+    """
 
     step: Step
-    workplace: Workplace
+    thread: Thread
+    workplace: Workplace | None = None
     announced: bool = False
     observed: list[loops.Step] = field(default_factory=list)
     review: SubmitReview | None = None
