@@ -261,10 +261,10 @@ class TestEnforcement:
         monkeypatch.setattr("journeyman.platform.sandboxes.cgroups.detect", lambda: None)
         driver = LocalSandboxDriver(tmp_path / "root")
         sandbox = await driver.lease(SandboxSpec(f"sbx_{uuid.uuid4().hex}", limits=SMALL))
-        await test_memory_hog(sandbox)
-        await test_memory_of_many_processes_counts_together(sandbox)
-        await test_memory_does_not_hide_in_files_of_no_directory(sandbox)
         await test_fork_bomb(sandbox)
+        await test_memory_hog(sandbox)
+        await test_memory_does_not_hide_in_files_of_no_directory(sandbox)
+        await test_memory_of_many_processes_counts_together(sandbox)
         assert (await shell(sandbox, "taskset -p 3 $$")).exit_code != 0
         await driver.release(sandbox.id)
 

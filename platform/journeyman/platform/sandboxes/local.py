@@ -53,8 +53,9 @@ class LocalSandboxDriver:
             record = Record.load(directory)
             if record is not None and record.alive():
                 sandbox = self._sandbox(spec.sandbox_id, record)
-                await sandbox.renew(spec.lease_s)
-                return sandbox
+                with contextlib.suppress(SandboxLost):  # it may be dying right now
+                    await sandbox.renew(spec.lease_s)
+                    return sandbox
             if directory.exists():
                 await asyncio.to_thread(registry.destroy, directory)
             self._refuse_unenforced(spec.limits)
