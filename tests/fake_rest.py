@@ -231,8 +231,13 @@ def serving() -> Iterator[Server]:
 
         def log_message(self, *_: Any) -> None: ...
 
-    http = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    http.daemon_threads = True
+    class Http(ThreadingHTTPServer):
+        daemon_threads = True
+
+        def handle_error(self, request: Any, client_address: Any) -> None:
+            """Clients that leave in the middle of an answer are part of the tests."""
+
+    http = Http(("127.0.0.1", 0), Handler)
     thread = threading.Thread(target=http.serve_forever, kwargs={"poll_interval": 0.02})
     thread.start()
     state.url = f"http://127.0.0.1:{http.server_port}"

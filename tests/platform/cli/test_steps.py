@@ -46,7 +46,7 @@ def test_types_of_a_newer_server_are_named() -> None:
 @pytest.mark.parametrize(
     ("tool", "arguments", "text"),
     [
-        ("shell", '{"command": "ls\\n-l"}', "$ ls -l"),
+        ("shell", '{"command": "python3 - <<E\\nprint(1)\\nE"}', "$ python3 - <<E"),
         ("shell", "{broken", "shell with arguments that are not JSON: {broken"),
         ("shell", "[1]", "shell [1]"),
         ("read_file", {"path": "a.py"}, "reads a.py"),
@@ -65,12 +65,24 @@ def test_calls_in_a_few_words(tool: str, arguments: object, text: str) -> None:
 
 def test_results_of_a_batch_say_whose_they_are() -> None:
     calls = [
-        event(n, "agent.tool_call", {"call_id": f"c{n}", "tool": "read_file", "arguments": {"path": f"{n}.py"}})
+        event(n, "agent.tool_call", {"call_id": f"step:{n}", "tool": "read_file", "arguments": {"path": f"{n}.py"}})
         for n in (1, 2)
     ]
-    results = [event(n + 2, "agent.tool_result", {"call_id": f"c{n}", "ok": True}) for n in (1, 2)]
+    results = [
+        event(n + 2, "agent.tool_result", {"call_id": f"step:{n}", "tool": "read_file", "ok": True, "text": "a\nb"})
+        for n in (1, 2)
+    ]
     _, lines = fold([*calls, *results])
-    assert [line.text for line in lines[2:]] == ["→ done: reads 1.py", "→ done"]
+    assert [line.text for line in lines[2:]] == ["→ 2 lines: reads 1.py", "→ 2 lines: reads 2.py"]
+    assert render.plain_line(lines[2]).count("\n") == 0
+    assert lines[2].detail == ("a", "b")
+
+
+def test_what_was_added_for_the_agent_is_not_said_twice() -> None:
+    data = {"call_id": "s:0", "tool": "shell", "ok": True, "exit_code": 0, "text": "out\n\n[exit code 0]"}
+    _, (line,) = fold([event(1, "agent.tool_result", data)])
+    assert (line.text, line.detail) == ("→ exit 0", ("out",))
+    assert fold([event(1, "agent.tool_result", {"call_id": "s:0", "tool": "submit_work", "ok": True})])[1] == []
 
 
 def test_a_new_plan_keeps_what_is_done() -> None:

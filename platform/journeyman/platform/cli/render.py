@@ -74,7 +74,7 @@ def plain_line(line: Line, detail: int | None = PLAIN_DETAIL) -> str:
     icon, _ = role_style(line.role)
     mark = MARKS[line.status][0] if line.status else " "
     first = f"{line.time}  {icon} {line.role:<9}{mark} {line.text}"
-    return "\n".join([first, *(f"{'':>24}{text}" for text in cut(line.detail, detail))])
+    return "\n".join([first, *(f"{'':>24}{text}".rstrip() for text in shown_detail(line, detail))])
 
 
 def rich_line(line: Line, detail: int | None = LIVE_DETAIL) -> RenderableType:
@@ -86,7 +86,7 @@ def rich_line(line: Line, detail: int | None = LIVE_DETAIL) -> RenderableType:
     grid.add_column(style=mark_style, no_wrap=True, width=1)
     grid.add_column(overflow="fold")
     body = Text(line.text, style=mark_style if line.status in {"bad", "warn"} else "")
-    for text in cut(line.detail, detail):
+    for text in shown_detail(line, detail):
         body.append("\n")
         body.append(text, style=_detail_style(text))
     grid.add_row(line.time, f"{icon} {line.role}", mark, body)
@@ -97,6 +97,10 @@ def _detail_style(text: str) -> str:
     if text.startswith("+ "):
         return "green"
     return "red" if text.startswith("- ") else "dim"
+
+
+def shown_detail(line: Line, limit: int | None) -> list[str]:
+    return [] if line.quiet else cut(line.detail, limit)
 
 
 def cut(lines: Sequence[str], limit: int | None) -> list[str]:

@@ -1,12 +1,19 @@
 """Events as steps for people: what each one means, in a line, and what it changes in the view of its task."""
 
 import json
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Final
 
 from journeyman.platform.cli.text import clock, duration, lines_of, one_line, size
 from journeyman.platform.cli.view import PLATFORM, Json, Line, Running, Subtask, TaskView
+
+_READERS: Final = frozenset({"read_file", "list_files", "read_output"})
+"""Tools whose results are long and already lie in the workspace."""
+
+_STATUS: Final = re.compile(r"\s*\[exit code -?\d+\]\s*\Z")
+"""What the platform adds to a command's output for the agent; the line above says the same."""
 
 
 def tell(view: TaskView, event: Json) -> Line | None:
@@ -31,6 +38,7 @@ def tell(view: TaskView, event: Json) -> Line | None:
         status=said.status,
         detail=tuple(lines_of(said.detail)) if said.detail else (),
         subtask=event.get("subtask_id"),
+        quiet=said.quiet,
     )
 
 
@@ -40,6 +48,7 @@ class _Said:
     status: str = ""
     detail: str = ""
     role: str = ""
+    quiet: bool = False
 
 
 _Teller = Callable[[TaskView, Json, Json], _Said | None]
@@ -61,7 +70,8 @@ def describe_call(tool: str, raw: Any) -> tuple[str, str]:
 
     match tool:
         case "shell":
-            return f"$ {word('command', 300)}", ""
+            first, _, rest = str(arguments.get("command", "")).strip().partition("\n")
+            return f"$ {one_line(first, 300)}", rest
         case "read_file":
             return f"reads {word('path')}", ""
         case "write_file":
@@ -197,17 +207,23 @@ def _reasoning(_view: TaskView, _event: Json, data: Json) -> _Said:
     return _Said("thinks", "", str(data.get("text", "")))
 
 
+def _batch(data: Json) -> str:
+    """What the calls of one step have in common: ``call_id`` is the step's key and a number."""
+    return str(data.get("call_id")).rpartition(":")[0]
+
+
 def _tool_call(view: TaskView, event: Json, data: Json) -> _Said:
     text, detail = describe_call(str(data.get("tool", "")), data.get("arguments"))
     view.running[str(data.get("call_id"))] = Running(view.role_of(event, data), text, str(event.get("time")))
+    view.batches[_batch(data)] = view.batches.get(_batch(data), 0) + 1
     return _Said(text, "", detail)
 
 
-def _tool_result(view: TaskView, _event: Json, data: Json) -> _Said:
-    # Several calls of one batch end one after the other: then each result says which call it belongs to.
-    several = len(view.running) > 1
+def _tool_result(view: TaskView, _event: Json, data: Json) -> _Said | None:
     call = view.running.pop(str(data.get("call_id")), None)
-    ok = bool(data.get("ok"))
+    tool, ok, text = str(data.get("tool", "")), bool(data.get("ok")), str(data.get("text", ""))
+    if ok and tool.startswith("submit_"):
+        return None  # what was submitted has an event of its own
     exit_code = data.get("exit_code")
     if data.get("timed_out"):
         said = "ran out of time"
@@ -219,12 +235,17 @@ def _tool_result(view: TaskView, _event: Json, data: Json) -> _Said:
         said = f"exit {one_line(str(exit_code), 10)}"
     elif data.get("signal"):
         said = f"killed by signal {one_line(str(data['signal']), 10)}"
+    elif ok and tool in _READERS:
+        said = f"{len(text.splitlines())} lines"
     else:
         said = "done" if ok else "refused"
     seconds = data.get("duration_s")
     took = f" in {duration(float(seconds))}" if isinstance(seconds, int | float) else ""
-    which = f": {call.text}" if several and call else ""
-    return _Said(f"→ {said}{took}{which}", "ok" if ok else "bad", str(data.get("text", "")))
+    # Calls of one step end one after the other: then each result says which call it belongs to.
+    which = f": {call.text}" if call and view.batches.get(_batch(data), 0) > 1 else ""
+    if exit_code is not None:
+        text = _STATUS.sub("", text)
+    return _Said(f"→ {said}{took}{which}", "ok" if ok else "bad", text, quiet=ok and tool in _READERS)
 
 
 def _model_started(view: TaskView, event: Json, data: Json) -> None:

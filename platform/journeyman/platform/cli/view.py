@@ -23,6 +23,8 @@ class Line:
     status: str = ""
     detail: tuple[str, ...] = ()
     subtask: str | None = None
+    quiet: bool = False
+    """The detail is there for who wants everything, and left out for who watches."""
 
 
 @dataclass
@@ -63,6 +65,8 @@ class TaskView:
     running: dict[str, Running] = field(default_factory=dict)
     receipts: list[Json] = field(default_factory=list)
     last_seq: int = 0
+    batches: dict[str, int] = field(default_factory=dict)
+    """How many tool calls each step made."""
     _roles: dict[str, str] = field(default_factory=dict)
 
     @classmethod
