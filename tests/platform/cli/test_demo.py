@@ -80,6 +80,15 @@ def test_a_stack_of_its_own_can_be_kept(bare: Run, commands: Commands, server: S
     assert "journeyman down" in result.out
 
 
+def test_a_task_that_never_had_a_workspace_tells_how_it_ended(bare: Run, commands: Commands, server: Server) -> None:
+    server.end_as("errored")
+    server.refusals["GET", f"/v1/tasks/{TASK}/diff"] = [(409, {"detail": "The task has no workspace yet."})]
+    result = bare("demo", "fix-failing-test")
+    assert result.code == 3
+    assert "no workspace yet" in result.out
+    assert "! errored" in result.out
+
+
 def test_a_running_stack_is_used_and_left_alone(bare: Run, commands: Commands) -> None:
     commands("up")
     assert bare("demo", "fix-failing-test").code == 0

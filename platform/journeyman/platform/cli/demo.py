@@ -82,8 +82,14 @@ def _send(api: Api, demo: Demo) -> dict[str, Any]:
 def _show_result(api: Api, view: TaskView) -> None:
     out = render.console()
     out.print()
-    out.print(Text("What changed", style="bold"))
-    print_diff(api.of_task(view.task_id, "diff"))
+    try:
+        found = api.of_task(view.task_id, "diff")
+    except CommandError as error:
+        # A task that ended before it had a workspace has no diff; how it ended matters more.
+        out.print(Text(error.message, style="dim"))
+    else:
+        out.print(Text("What changed", style="bold"))
+        print_diff(found)
     print_outcome(api, view)
 
 

@@ -12,6 +12,9 @@ from journeyman.platform.cli.view import PLATFORM, Json, Line, Running, Subtask,
 _READERS: Final = frozenset({"read_file", "list_files", "read_output"})
 """Tools whose results are long and already lie in the workspace."""
 
+_WRITERS: Final = frozenset({"write_file", "edit_file"})
+"""Tools whose calls tell already what they did."""
+
 _STATUS: Final = re.compile(r"\s*\[exit code -?\d+\]\s*\Z")
 """What the platform adds to a command's output for the agent; the line above says the same."""
 
@@ -245,7 +248,7 @@ def _tool_result(view: TaskView, _event: Json, data: Json) -> _Said | None:
     which = f": {call.text}" if call and view.batches.get(_batch(data), 0) > 1 else ""
     if exit_code is not None:
         text = _STATUS.sub("", text)
-    return _Said(f"→ {said}{took}{which}", "ok" if ok else "bad", text, quiet=ok and tool in _READERS)
+    return _Said(f"→ {said}{took}{which}", "ok" if ok else "bad", text, quiet=ok and tool in _READERS | _WRITERS)
 
 
 def _model_started(view: TaskView, event: Json, data: Json) -> None:
