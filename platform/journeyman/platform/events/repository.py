@@ -1,12 +1,29 @@
 """Reading the event log."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from typing import NamedTuple
 
 import sqlalchemy as sa
-from sqlalchemy.ext.asyncio import AsyncSession
+from sqlalchemy.dialects.postgresql import ARRAY
+from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession
 
 from journeyman.platform.events.models import Event
+from journeyman.platform.kit.database import Json
 from journeyman.platform.tasks.models import Task
+
+
+class EventRow(NamedTuple):
+    """An event as it is read for streams: without the weight of a mapped object."""
+
+    task_id: str
+    seq: int
+    id: str
+    type: str
+    time: datetime
+    thread_id: str | None
+    subtask_id: str | None
+    data: Json
 
 
 async def after(
@@ -19,7 +36,44 @@ async def after(
     return (await session.scalars(statement)).all()
 
 
-async def head(session: AsyncSession, task_id: str) -> tuple[int, bool]:
-    """The newest ``seq``, and whether the log is closed: the task has ended and nothing can follow."""
-    row = (await session.execute(sa.select(Task.last_seq, Task.finished_at).where(Task.id == task_id))).one_or_none()
-    return (0, True) if row is None else (row.last_seq, row.finished_at is not None)
+async def heads(connection: AsyncConnection, task_ids: Sequence[str]) -> dict[str, tuple[int, bool]]:
+    """By task: the newest ``seq``, and whether the log is closed: the task has ended and nothing can follow."""
+    rows = await connection.execute(
+        sa.select(Task.id, Task.last_seq, Task.finished_at.is_not(None).label("closed")).where(Task.id.in_(task_ids))
+    )
+    return {row.id: (row.last_seq, row.closed) for row in rows}
+
+
+def _behind() -> sa.Select[tuple[str, int, str, str, datetime, str | None, str | None, Json]]:
+    positions = (
+        sa.func.unnest(sa.bindparam("task_ids", type_=ARRAY(sa.Text)), sa.bindparam("seqs", type_=ARRAY(sa.BigInteger)))
+        .table_valued(sa.column("task_id", sa.Text), sa.column("seq", sa.BigInteger))
+        .render_derived("positions")
+    )
+    events = (
+        sa.select(
+            Event.task_id, Event.seq, Event.id, Event.type, Event.time, Event.thread_id, Event.subtask_id, Event.data
+        )
+        .where(Event.task_id == positions.c.task_id, Event.seq > positions.c.seq)
+        .order_by(Event.seq)
+        .limit(sa.bindparam("limit", type_=sa.Integer))
+        .lateral("events_behind")
+    )
+    columns = (events.c[name] for name in EventRow._fields)
+    return sa.select(*columns).select_from(positions).join(events, sa.true())
+
+
+_BEHIND = _behind()
+
+
+async def behind(connection: AsyncConnection, positions: Mapping[str, int], *, limit: int) -> dict[str, list[EventRow]]:
+    """For each task, at most ``limit`` events behind its position, in order; tasks without any are left out."""
+    rows = await connection.execute(
+        _BEHIND, {"task_ids": list(positions), "seqs": list(positions.values()), "limit": limit}
+    )
+    found: dict[str, list[EventRow]] = {}
+    for row in rows:
+        found.setdefault(row.task_id, []).append(EventRow._make(row))
+    for events in found.values():
+        events.sort(key=lambda event: event.seq)
+    return found

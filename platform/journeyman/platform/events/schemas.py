@@ -7,6 +7,7 @@ from typing import Annotated, Final
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
 from journeyman.platform.events.models import Event
+from journeyman.platform.events.repository import EventRow
 from journeyman.platform.events.types import EventType
 from journeyman.platform.kit.database import Json
 
@@ -24,7 +25,7 @@ class EventView(BaseModel):
     data: Json
 
     @classmethod
-    def of(cls, event: Event) -> "EventView":
+    def of(cls, event: Event | EventRow) -> "EventView":
         # Straight from our own table: what was validated when it was written is not validated for each reader.
         return cls.model_construct(
             id=event.id,

@@ -5,6 +5,7 @@ and gets what is behind it from the tail that all share, or from the table when 
 """
 
 import asyncio
+import time
 from collections import deque
 from collections.abc import AsyncGenerator
 from contextlib import suppress
@@ -13,7 +14,9 @@ from typing import Final
 
 from journeyman.platform.events import repository
 from journeyman.platform.events.models import Event
+from journeyman.platform.events.repository import EventRow
 from journeyman.platform.events.schemas import EventView, Wanted
+from journeyman.platform.events.types import EventType
 from journeyman.platform.kit.database import Database
 from journeyman.platform.kit.logging import get_logger
 from journeyman.platform.kit.outages import database_unavailable
@@ -27,6 +30,11 @@ RECHECK_S: Final = 5.0
 """How long a lost notification can delay an event."""
 _FIRST_RETRY_S: Final = 0.05
 _LONGEST_RETRY_S: Final = 1.0
+
+ENDINGS: Final = frozenset(
+    {EventType.TASK_COMPLETED, EventType.TASK_FAILED, EventType.TASK_ERRORED, EventType.TASK_CANCELLED}
+)
+"""Types of which one is always the last of its log."""
 
 KEEPALIVE: Final = b": keepalive\n\n"
 OPENING: Final = b": open\nretry: 1000\n\n"
@@ -46,7 +54,7 @@ class Frame:
     data: bytes
 
 
-def frame(event: Event) -> Frame:
+def frame(event: Event | EventRow) -> Frame:
     document = EventView.of(event).model_dump_json()
     if not document.isascii():
         for character, escape in _LINE_BREAKS:
@@ -60,7 +68,7 @@ def end_frame(seq: int) -> bytes:
 
 
 class Tail:
-    """The newest events of one task, encoded once for all who follow it. Reads while there are followers."""
+    """The newest events of one task, encoded once for all who follow it."""
 
     def __init__(self) -> None:
         self.frames: deque[Frame] = deque()
@@ -69,10 +77,8 @@ class Tail:
         self.closed = False
         """The task has ended: nothing follows ``head``."""
         self.followers = 0
-        self.dirty = asyncio.Event()
         self._bytes = 0
         self._news: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self.reader: asyncio.Task[None] | None = None
 
     def take(self, frames: list[Frame], head: int, *, closed: bool) -> None:
         """Append what was read, forget the oldest beyond the bounds, and wake all followers."""
@@ -108,20 +114,30 @@ class Tail:
 
 
 class EventFeed:
-    """Hands out the logs of tasks as server-sent events. Holds no database connection while it waits."""
+    """Hands out the logs of tasks as server-sent events. Holds no database connection while it waits.
+
+    One reader serves all tails: whatever was written to any number of tasks since its last look comes with one query.
+    """
 
     def __init__(self, database: Database) -> None:
         self._database = database
+        # Single statements: a transaction around them would only cost two more round trips.
+        self._reading = database.engine.execution_options(isolation_level="AUTOCOMMIT")
         self._tails: dict[str, Tail] = {}
+        self._dirty: set[str] = set()
+        self._wake = asyncio.Event()
+        self._reader: asyncio.Task[None] | None = None
         self._closing = False
 
     def notified(self, task_id: str | None) -> None:
         """Events may have been written: to this task, or (None) to any."""
         if task_id is None:
-            for each in self._tails.values():
-                each.dirty.set()
-        elif tail := self._tails.get(task_id):
-            tail.dirty.set()
+            self._dirty.update(self._tails)
+        elif task_id in self._tails:
+            self._dirty.add(task_id)
+        else:
+            return
+        self._wake.set()
 
     @property
     def followers(self) -> int:
@@ -130,14 +146,12 @@ class EventFeed:
     async def close(self) -> None:
         """End all streams where they are; followers come back with ``Last-Event-ID``."""
         self._closing = True
-        readers = [tail.reader for tail in self._tails.values() if tail.reader is not None]
         for tail in self._tails.values():
             tail.wake()
-        for reader in readers:
-            reader.cancel()
-        for reader in readers:
+        if self._reader is not None:
+            self._reader.cancel()
             with suppress(asyncio.CancelledError):
-                await reader
+                await self._reader
 
     async def follow(
         self, task_id: str, after: int, passes: Wanted, *, keepalive_s: float = KEEPALIVE_S
@@ -170,61 +184,72 @@ class EventFeed:
         tail = self._tails.get(task_id)
         if tail is None:
             tail = self._tails[task_id] = Tail()
-            tail.reader = asyncio.create_task(self._read(task_id, tail), name=f"tail of {task_id}")
+            self.notified(task_id)
         tail.followers += 1
+        if self._reader is None:
+            self._reader = asyncio.create_task(self._read(), name="event feed")
         return tail
 
     def _leave(self, task_id: str, tail: Tail) -> None:
         tail.followers -= 1
-        if tail.followers == 0:
-            if self._tails.get(task_id) is tail:
-                del self._tails[task_id]
-            if tail.reader is not None:
-                tail.reader.cancel()
+        if tail.followers == 0 and self._tails.get(task_id) is tail:
+            del self._tails[task_id]
 
-    async def _read(self, task_id: str, tail: Tail) -> None:
-        """Keep the tail up to date until the log is closed or nobody follows."""
+    async def _read(self) -> None:
+        """Keep all tails up to date, for as long as the feed is open."""
         retry_s = _FIRST_RETRY_S
+        recheck_at = 0.0
         while True:
-            tail.dirty.clear()
+            self._wake.clear()
+            dirty, self._dirty = self._dirty, set()
+            # Followers who come while nothing is notified need the head too, so this is also how they begin.
+            thorough = time.monotonic() >= recheck_at
             try:
-                await self._advance(task_id, tail)
+                await self._advance(list(self._tails) if thorough else list(dirty), thorough=thorough)
             except Exception as error:  # noqa: BLE001
                 # Followers stay connected: they see keepalives until the log can be read again.
                 if not database_unavailable(error):
-                    _log.error("events.tail_failed", task_id=task_id, exc_info=error)
+                    _log.error("events.feed_failed", exc_info=error)
+                self._dirty |= dirty
                 await asyncio.sleep(retry_s)
                 retry_s = min(retry_s * 2, _LONGEST_RETRY_S)
                 continue
             retry_s = _FIRST_RETRY_S
-            if tail.closed:
-                return
+            if thorough:
+                recheck_at = time.monotonic() + RECHECK_S
             with suppress(TimeoutError):
-                await asyncio.wait_for(tail.dirty.wait(), RECHECK_S)
+                await asyncio.wait_for(self._wake.wait(), max(0.01, recheck_at - time.monotonic()))
 
-    async def _advance(self, task_id: str, tail: Tail) -> None:
-        async with self._database.transaction() as session:
-            head, closed = await repository.head(session, task_id)
-            if tail.head is None:
-                # What was before the first follower came is read by those who want it.
-                tail.take([], head, closed=closed)
-                return
-            while tail.head < head:
-                events = await repository.after(session, task_id, tail.head, limit=PAGE)
-                frames = [frame(event) for event in events]
-                if not frames:
-                    return
-                tail.take(frames, frames[-1].seq, closed=False)
-                session.expunge_all()
-            if closed and tail.head == head:
-                tail.take([], head, closed=True)
+    async def _advance(self, task_ids: list[str], *, thorough: bool) -> None:
+        tails = {task_id: tail for task_id in task_ids if (tail := self._tails.get(task_id)) and not tail.closed}
+        if not tails:
+            return
+        async with self._reading.connect() as connection:
+            unknown = [task_id for task_id, tail in tails.items() if thorough or tail.head is None]
+            heads = await repository.heads(connection, unknown) if unknown else {}
+            # What was before the first follower came is read by those who want it.
+            for task_id, (head, closed) in heads.items():
+                if tails[task_id].head is None:
+                    tails[task_id].take([], head, closed=closed)
+            positions = {task_id: tail.head for task_id, tail in tails.items() if tail.head is not None}
+            found = await repository.behind(connection, positions, limit=PAGE)
+        for task_id, rows in found.items():
+            frames = [frame(row) for row in rows]
+            tails[task_id].take(frames, frames[-1].seq, closed=frames[-1].type in ENDINGS)
+            if len(frames) == PAGE:
+                self.notified(task_id)
+        for task_id, (head, closed) in heads.items():
+            # A log may also be closed by a hand that writes no last event.
+            if closed and tails[task_id].head == head:
+                tails[task_id].take([], head, closed=True)
 
     async def _page(self, task_id: str, seq: int) -> list[Frame]:
         retry_s = _FIRST_RETRY_S
         while True:
             try:
-                async with self._database.transaction() as session:
-                    return [frame(event) for event in await repository.after(session, task_id, seq, limit=PAGE)]
+                async with self._reading.connect() as connection:
+                    found = await repository.behind(connection, {task_id: seq}, limit=PAGE)
+                return [frame(row) for row in found.get(task_id, ())]
             except Exception as error:
                 if not database_unavailable(error):
                     raise

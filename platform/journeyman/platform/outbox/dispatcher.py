@@ -86,6 +86,9 @@ class OutboxDispatcher:
             if arrived and self._failing:
                 # Temporal is back: nobody waits out a backoff that was meant for its absence.
                 await repository.hurry(session, within=LONGEST_BACKOFF)
+        if not arrived and not self._failing:
+            # Once for the outage, not for each row and attempt of it: every row keeps its own error.
+            _log.warning("outbox.not_delivered", rows=len(claimed), error=errors[0])
         self._failing = not arrived
         if arrived:
             # The next row of the same task may be due now.
@@ -100,7 +103,7 @@ class OutboxDispatcher:
             elif not ended:
                 await self._start(entry)
         except Exception as error:  # noqa: BLE001  kept with the row, and logged
-            _log.warning("outbox.not_delivered", task_id=entry.task_id, kind=entry.kind, error=_said(error))
+            _log.debug("outbox.row_not_delivered", task_id=entry.task_id, kind=entry.kind, error=_said(error))
             return _said(error)
         _log.info("outbox.delivered", task_id=entry.task_id, kind=entry.kind, attempts=entry.attempts)
         return None
