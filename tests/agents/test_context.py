@@ -200,3 +200,9 @@ def test_canonical_json():
         canonical_json(float("nan"))
     assert is_json_object('{"a": 1}')
     assert not is_json_object("1")
+
+
+@pytest.mark.parametrize("raw", ['{"command": "ls', "[1, 2]", "not json", '{"command": "ls"}', '{"invalid_json": 5}'])
+def test_what_the_model_wrote_is_kept_inside_what_is_sent_back(raw: str) -> None:
+    message = context.assistant_message(None, [{"id": "a", "name": "shell", "arguments": raw}])
+    assert context.written_arguments(message["tool_calls"][0]["function"]["arguments"]) == raw

@@ -9,6 +9,7 @@ lines that say where in the task the thread belongs: ``Revision: n`` for the Pla
 Reviewer, ``Round: n`` for the Reviewer.
 """
 
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
@@ -268,6 +269,17 @@ def _commands(commands: Sequence[str]) -> str:
 
 def _section(title: str, text: str) -> str:
     return f"# {title}\n{text}"
+
+
+def written_arguments(text: str) -> str:
+    """The arguments as the model wrote them, from a stored call: undoes the wrapping of ``assistant_message``."""
+    if not text.startswith('{"invalid_json":'):
+        return text
+    match json.loads(text):
+        case {"invalid_json": str(written), **others} if not others:
+            return written
+        case _:
+            return text
 
 
 def _object_text(raw: Any) -> str:

@@ -9,7 +9,7 @@ from temporalio import activity
 
 from journeyman.agents.budget import Limits, Spent, Warned
 from journeyman.agents.compaction import summary_request
-from journeyman.agents.context import assistant_message
+from journeyman.agents.context import assistant_message, written_arguments
 from journeyman.agents.roles import profile
 from journeyman.agents.tools import tool_schemas
 from journeyman.platform.checkpoints.repository import ledger_totals
@@ -146,7 +146,7 @@ class ModelActivities:
                     {
                         "call_id": f"{step.key}:{index}",
                         "tool": function["name"],
-                        "arguments": function["arguments"],
+                        "arguments": written_arguments(function["arguments"]),
                     },
                 )
             await _warn_of_limits(session, task)

@@ -75,7 +75,8 @@ class ToolActivities:
     async def _call(self, batch: "_Batch", index: int, call: dict[str, Any]) -> None:
         step = batch.step
         key = f"{step.key}:{index}"
-        parsed = parse_call(step.thread.role, call["function"]["name"], call["function"]["arguments"])
+        written = context.written_arguments(call["function"]["arguments"])
+        parsed = parse_call(step.thread.role, call["function"]["name"], written)
         if isinstance(parsed, ParsedCall) and parsed.terminal:
             batch.note_submission(parsed)
         async with self._database.transaction() as session:
