@@ -21,6 +21,9 @@ _FIRST_STARTS: Final = 3
 _STEADY_S: Final = 30.0
 """A process that was ready this long is started again without a longer pause than the first."""
 _LONGEST_PAUSE_S: Final = 15.0
+_FIRST_PROBE_S: Final = 0.03
+_LONGEST_PROBE_S: Final = 0.25
+"""Probing takes time from what it waits for, on a machine of few cores."""
 _PROBE_TIMEOUT_S: Final = 5.0
 
 
@@ -136,6 +139,7 @@ class Child:
         """Whether the process answers its probe before it ends, is stopped, or its time is over."""
         deadline = time.monotonic() + self.spec.start_timeout_s
         reason = ""
+        pause = _FIRST_PROBE_S
         while not waiter.done() and not self._stopping.is_set():
             try:
                 await asyncio.wait_for(self.spec.ready(pid), _PROBE_TIMEOUT_S)
@@ -146,7 +150,8 @@ class Child:
             if time.monotonic() > deadline:
                 self.part.detail = f"it is not ready after {self.spec.start_timeout_s:.0f} s ({reason})"
                 return False
-            await asyncio.wait({waiter}, timeout=0.05)
+            await asyncio.wait({waiter}, timeout=pause)
+            pause = min(_LONGEST_PROBE_S, pause * 1.2)
         if waiter.done():
             self.part.detail = f"it ended before it was ready ({_how(waiter.result())})"
         return False

@@ -183,6 +183,10 @@ class DataDirectory:
         """What ``stack.json`` says, or None when there is none."""
         return self._read(self.state_file)
 
+    def read(self, name: str) -> dict[str, Any] | None:
+        """A JSON file that :meth:`write` wrote, or None when there is none."""
+        return self._read(self.root / name)
+
     @staticmethod
     def _read(file: Path) -> dict[str, Any] | None:
         with suppress(OSError, ValueError):

@@ -1,6 +1,7 @@
 """The platform's own processes: ``journeyman <role>``, configured by environment variables only."""
 
 import os
+from collections.abc import Sequence
 from typing import Any, Final
 
 from pydantic import SecretStr
@@ -12,7 +13,7 @@ from journeyman.platform.kit.names import Queue
 from journeyman.platform.kit.settings import Settings
 
 _MOST_WORKERS: Final = 16
-_NEEDED: Final = ("migrations", "bucket", "temporal", "vectors", "embeddings")
+_SERVERS: Final = ("postgres", "temporal", "objects", "bucket", "vectors", "embeddings")
 
 
 def default_workers() -> int:
@@ -22,7 +23,9 @@ def default_workers() -> int:
 
 def environment_of(settings: Settings) -> dict[str, str]:
     """All settings as environment variables, together with our own environment. Holds secrets."""
-    own = {name: value for name, value in os.environ.items() if not name.startswith("JOURNEYMAN_")}
+    # What starts again and again keeps its compiled code, whatever the caller of this one command prefers.
+    left_out = ("JOURNEYMAN_", "PYTHONDONTWRITEBYTECODE")
+    own = {name: value for name, value in os.environ.items() if not name.startswith(left_out)}
     values = {f"JOURNEYMAN_{name.upper()}": _text(value) for name, value in settings if value is not None}
     return own | values
 
@@ -39,12 +42,14 @@ def role_specs(settings: Settings, ports: dict[str, int], workers: int) -> list[
     """The processes of the platform. The replay engine is among them only while no real model is configured."""
     env = environment_of(settings)
     replay = ["replay-engine"] if settings.uses_replay_engine else []
+    # On few cores the imports of all these processes are most of a start: each begins as early as it can, and
+    # reaches what it uses when it needs it.
     specs = [
-        _role("api", "API", env, settings.api_port, depends_on=[*_NEEDED, "gateway"]),
-        _role("gateway", "Inference gateway", env, settings.gateway_port, depends_on=["migrations", *replay]),
+        _role("gateway", "Inference gateway", env, settings.gateway_port, uses=["postgres", "embeddings", *replay]),
+        _role("api", "API", env, settings.api_port, uses=_SERVERS),
     ]
     if replay:
-        specs.append(_role("replay-engine", "Replay engine", env, ports["replay-engine"], depends_on=[]))
+        specs.append(_role("replay-engine", "Replay engine", env, ports["replay-engine"], depends_on=()))
     queue = settings.worker_roles.split(",")[0].strip() or Queue.ORCHESTRATION.value
     specs += [
         ProcessSpec(
@@ -53,7 +58,8 @@ def role_specs(settings: Settings, ports: dict[str, int], workers: int) -> list[
             argv=[*journeyman_command(), "worker"],
             env=env,
             ready=temporal_worker_ready(ports["temporal-http"], settings.temporal_namespace, queue),
-            depends_on=[*_NEEDED, "gateway"],
+            depends_on=["migrations", "temporal"],
+            uses=[*_SERVERS, "gateway"],
             stop_timeout_s=30,  # a worker drains for 20 s
         )
         for number in range(1, workers + 1)
@@ -61,7 +67,15 @@ def role_specs(settings: Settings, ports: dict[str, int], workers: int) -> list[
     return specs
 
 
-def _role(name: str, title: str, env: dict[str, str], port: int, *, depends_on: list[str]) -> ProcessSpec:
+def _role(
+    name: str,
+    title: str,
+    env: dict[str, str],
+    port: int,
+    *,
+    depends_on: Sequence[str] = ("migrations",),
+    uses: Sequence[str] = (),
+) -> ProcessSpec:
     return ProcessSpec(
         name=name,
         title=title,
@@ -70,6 +84,7 @@ def _role(name: str, title: str, env: dict[str, str], port: int, *, depends_on: 
         ready=http_ready(port, "/readyz"),
         ports=[port],
         depends_on=depends_on,
+        uses=uses,
         stop_timeout_s=15,
     )
 

@@ -88,8 +88,8 @@ class Services:
             "objects": self.objects.spec,
             "embeddings": self._embeddings,
             "vectors": self._vectors,
-            "migrations": partial(_migrations, settings),
-            "bucket": partial(_bucket, settings),
+            "migrations": partial(_migrations, self.directory, settings),
+            "bucket": partial(_bucket, self.directory, settings),
         }
         return makers[name]()
 
@@ -147,20 +147,26 @@ class Services:
         )
 
 
-def _migrations(settings: Settings) -> StepSpec:
+def _migrations(directory: DataDirectory, settings: Settings) -> StepSpec:
     async def run() -> None:
-        from journeyman.platform.kit.migrate import upgrade
+        from journeyman.platform.embedded.schema import bring_up_to_date
 
-        await asyncio.to_thread(upgrade, settings.database_url)
+        await bring_up_to_date(directory, settings.database_url)
 
     return StepSpec("migrations", run, depends_on=["postgres"], title="Migrations")
 
 
-def _bucket(settings: Settings) -> StepSpec:
+def _bucket(directory: DataDirectory, settings: Settings) -> StepSpec:
+    # Beside the objects, so that it goes when they go. The bucket, once made, stays.
+    mark = directory.root / "objects" / f"bucket-{settings.s3_bucket}"
+
     async def run() -> None:
+        if mark.exists():
+            return
         # Loads botocore, which takes a while: not on the event loop.
         store = await asyncio.to_thread(_store, settings)
         await store.ensure_bucket()
+        mark.touch()
 
     return StepSpec("bucket", run, depends_on=["objects"], title="Bucket")
 

@@ -22,6 +22,8 @@ class ProcessSpec:
     env: Mapping[str, str] = field(default_factory=dict)
     """The whole environment, not an addition to the supervisor's."""
     depends_on: Sequence[str] = ()
+    uses: Sequence[str] = ()
+    """What it calls once it runs: need not be ready before it starts, but is stopped after it."""
     ports: Sequence[int] = ()
     """Where it listens on loopback; must be free when it starts."""
     prepare: Action | None = None

@@ -178,13 +178,13 @@ class EmbeddedStack:
         if roles:
             pending += role_specs(self.settings, self._ports, self.workers)
         known = {spec.name for spec in pending}
-        queue = [*names, *(dependency for spec in pending for dependency in spec.depends_on)]
+        queue = [*names, *(need for spec in pending for need in _needs(spec))]
         while queue:
             name = queue.pop(0)
             if name not in known and name not in self._specs and name not in new:
                 spec = self._services.spec(name, self.settings)
                 new[name] = spec
-                queue.extend(spec.depends_on)
+                queue += _needs(spec)
         new |= {spec.name: spec for spec in pending if spec.name not in self._specs}
         loop = asyncio.get_running_loop()
         for name, spec in new.items():
@@ -250,7 +250,7 @@ class EmbeddedStack:
 
         async def stop_one(name: str, child: Child) -> None:
             for other, spec in self._specs.items():
-                if other in stopped and name in self._closure(spec):
+                if other != name and other in stopped and name in self._closure(spec):
                     await stopped[other].wait()
             try:
                 await child.stop()
@@ -284,14 +284,14 @@ class EmbeddedStack:
             child.kill()
 
     def _closure(self, spec: Spec) -> set[str]:
-        """Everything the spec depends on, directly or not."""
+        """Everything the spec depends on or uses, directly or not."""
         found: set[str] = set()
-        queue = list(spec.depends_on)
+        queue = _needs(spec)
         while queue:
             name = queue.pop()
             if name not in found:
                 found.add(name)
-                queue.extend(self._specs[name].depends_on if name in self._specs else ())
+                queue += _needs(self._specs[name]) if name in self._specs else []
         return found
 
     async def _keep_house(self) -> None:
@@ -339,3 +339,7 @@ class EmbeddedStack:
         if ROLES in self._wanted:
             urls |= {"api": self.settings.api_url, "gateway": self.settings.gateway_url}
         return urls
+
+
+def _needs(spec: Spec) -> list[str]:
+    return [*spec.depends_on, *(spec.uses if isinstance(spec, ProcessSpec) else ())]

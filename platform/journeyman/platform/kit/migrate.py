@@ -1,9 +1,10 @@
-"""Bring the database to the newest revision."""
+"""Bring the database to the newest revision. Alembic is loaded only where it is needed: a supervisor mostly does not."""
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from alembic import command
-from alembic.config import Config
+if TYPE_CHECKING:
+    from alembic.config import Config
 
 
 def migrations_dir() -> Path:
@@ -12,7 +13,9 @@ def migrations_dir() -> Path:
     return packed if packed.is_dir() else Path(__file__).parents[4] / "migrations"
 
 
-def migration_config(database_url: str) -> Config:
+def migration_config(database_url: str) -> "Config":
+    from alembic.config import Config
+
     config = Config()
     config.set_main_option("script_location", str(migrations_dir()))
     config.set_main_option("sqlalchemy.url", database_url.replace("%", "%%"))
@@ -21,4 +24,6 @@ def migration_config(database_url: str) -> Config:
 
 def upgrade(database_url: str) -> None:
     """Run all outstanding revisions. Blocking, and with an event loop of its own: call it from a thread."""
+    from alembic import command
+
     command.upgrade(migration_config(database_url), "head")

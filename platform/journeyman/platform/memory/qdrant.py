@@ -2,22 +2,22 @@
 
 A project's points are told apart twice: every filter names the project, and a point's id in Qdrant is derived from
 project and id together, so that no write of one project can meet a point of another.
+
+The client library is loaded at the first call: it takes most of a second, which a process that starts should not wait for.
 """
 
 import asyncio
 import uuid
 from collections.abc import Awaitable, Sequence
+from importlib import import_module
 from typing import TYPE_CHECKING, Final, TypeVar
 from urllib.parse import unquote, urlsplit, urlunsplit
-
-from qdrant_client import models
-from qdrant_client.http.exceptions import ApiException, UnexpectedResponse
 
 from journeyman.platform.kit.errors import InvalidInput, Unavailable
 from journeyman.platform.memory.port import Match, Point
 
 if TYPE_CHECKING:
-    from qdrant_client import AsyncQdrantClient
+    from qdrant_client import AsyncQdrantClient, models
 
 T = TypeVar("T")
 
@@ -47,9 +47,12 @@ class QdrantVectorMemory:
         if self._ensured:
             return
         async with self._ensuring:
-            if not await self._call(self._connected().collection_exists(self._collection)):
+            client = await self._connected()
+            from qdrant_client import models
+
+            if not await self._call(client.collection_exists(self._collection)):
                 await self._create()
-            info = await self._call(self._connected().get_collection(self._collection))
+            info = await self._call(client.get_collection(self._collection))
             vectors = info.config.params.vectors
             if not isinstance(vectors, models.VectorParams) or vectors.size != self._dimensions:
                 raise Unavailable(
@@ -59,7 +62,7 @@ class QdrantVectorMemory:
                 )
             # Again by each process: whoever made the collection may have died before this.
             await self._call(
-                self._connected().create_payload_index(
+                client.create_payload_index(
                     self._collection,
                     _PROJECT,
                     models.KeywordIndexParams(type=models.KeywordIndexType.KEYWORD, is_tenant=True),
@@ -69,7 +72,9 @@ class QdrantVectorMemory:
             self._ensured = True
 
     async def _create(self) -> None:
-        client = self._connected()
+        from qdrant_client import models
+
+        client = await self._connected()
         try:
             await self._call(
                 client.create_collection(
@@ -83,11 +88,14 @@ class QdrantVectorMemory:
                 raise
 
     async def upsert(self, points: Sequence[Point]) -> None:
+        client = await self._connected()
         structures = [self._structure(point) for point in points]
         for start in range(0, len(structures), _BATCH):
-            await self._call(self._connected().upsert(self._collection, structures[start : start + _BATCH], wait=True))
+            await self._call(client.upsert(self._collection, structures[start : start + _BATCH], wait=True))
 
-    def _structure(self, point: Point) -> models.PointStruct:
+    def _structure(self, point: Point) -> "models.PointStruct":
+        from qdrant_client import models
+
         self._check_vector(point.vector)
         own = _uuid(point.id)
         return models.PointStruct(
@@ -100,8 +108,11 @@ class QdrantVectorMemory:
         self._check_vector(vector)
         if limit <= 0:
             return []
+        client = await self._connected()
+        from qdrant_client import models
+
         answer = await self._call(
-            self._connected().query_points(
+            client.query_points(
                 self._collection,
                 query=[float(value) for value in vector],
                 query_filter=models.Filter(must=[_of_project(project_id)]),
@@ -120,18 +131,25 @@ class QdrantVectorMemory:
     async def delete(self, project_id: str, ids: Sequence[str]) -> None:
         if not ids:
             return
+        client = await self._connected()
+        from qdrant_client import models
+
         stored: list[models.ExtendedPointId] = [_stored_id(project_id, _uuid(own)) for own in ids]
         selected = models.Filter(must=[_of_project(project_id), models.HasIdCondition(has_id=stored)])
-        await self._call(self._connected().delete(self._collection, models.FilterSelector(filter=selected), wait=True))
+        await self._call(client.delete(self._collection, models.FilterSelector(filter=selected), wait=True))
 
     async def check(self) -> None:
-        await self._call(self._connected().collection_exists(self._collection))
+        client = await self._connected()
+        await self._call(client.collection_exists(self._collection))
 
     async def close(self) -> None:
         if self._client is not None:
             await self._client.close()
 
-    def _connected(self) -> "AsyncQdrantClient":
+    async def _connected(self) -> "AsyncQdrantClient":
+        if self._client is None:
+            await asyncio.to_thread(import_module, "qdrant_client")
+        # Another caller may have been quicker while the library was loaded; from here on nothing waits.
         if self._client is None:
             from qdrant_client import AsyncQdrantClient
 
@@ -153,6 +171,8 @@ class QdrantVectorMemory:
             )
 
     async def _call(self, call: Awaitable[T]) -> T:
+        from qdrant_client.http.exceptions import ApiException, UnexpectedResponse
+
         try:
             return await call
         except UnexpectedResponse as error:
@@ -166,7 +186,9 @@ class QdrantVectorMemory:
             raise Unavailable("The vector memory does not answer; the request is tried again.") from error
 
 
-def _of_project(project_id: str) -> models.FieldCondition:
+def _of_project(project_id: str) -> "models.FieldCondition":
+    from qdrant_client import models
+
     return models.FieldCondition(key=_PROJECT, match=models.MatchValue(value=project_id))
 
 
