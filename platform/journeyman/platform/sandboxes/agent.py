@@ -128,6 +128,11 @@ def build_scratch(config: dict[str, Any]) -> None:
             _mount("/dev/null", path, None, MS_BIND)
 
 
+def hide_agent() -> None:
+    """Cover ``/proc/1``. Some files there may be written by the agent's uid, which is also that of the commands."""
+    _mount("/scratch", "/proc/1", None, MS_BIND)
+
+
 def _write(path: str, text: str) -> None:
     fd = os.open(path, os.O_WRONLY | os.O_CLOEXEC)
     try:
@@ -150,6 +155,7 @@ def enter_user_namespace(outer_uid: int, inner_uid: int) -> None:
             os.read(start_read, 1)
             _write(f"/proc/{me}/uid_map", f"{inner_uid} {outer_uid} 1")
             _write(f"/proc/{me}/gid_map", f"{inner_uid} {outer_uid} 1")
+            hide_agent()
             os.write(done_write, b"k")
         finally:
             os._exit(0)
@@ -197,21 +203,11 @@ def isolate(config: dict[str, Any]) -> None:
     if keyctl is not None:
         libc.syscall(ctypes.c_long(keyctl), ctypes.c_long(1), None)  # a session keyring of its own
     build_scratch(config)
-    for name, value in config.get("sysctls", {}).items():
-        try:
-            _write(f"/proc/sys/{name}", value)
-        except OSError:
-            pass
     if config.get("affinity"):
         os.sched_setaffinity(0, config["affinity"])
     if config.get("nice"):
         os.setpriority(os.PRIO_PROCESS, 0, int(config["nice"]))
-    if config.get("user_namespace", True):
-        enter_user_namespace(int(config["outer_uid"]), int(config["inner_uid"]))
-    else:
-        os.setgroups([])
-        os.setresgid(*(int(config["outer_uid"]),) * 3)
-        os.setresuid(*(int(config["outer_uid"]),) * 3)
+    enter_user_namespace(int(config["outer_uid"]), int(config["inner_uid"]))
     drop_privileges()
     libc.prctl(PR_SET_DUMPABLE, 0, 0, 0, 0)
     install_filter(bytes.fromhex(config["seccomp"]))
@@ -1610,14 +1606,11 @@ def main() -> None:
     null = os.open("/dev/null", os.O_RDWR)
     os.dup2(null, 0)
     os.dup2(null, 1)
-    keep = {0, 1, 2, int(config["listen_fd"]), config.get("oom_fd"), config.get("stat_fd"), ready}
-    keep |= {agent.epoll.fileno(), agent.wake_read, agent.wake_write}
-    for name in os.listdir("/proc/self/fd"):
-        if int(name) not in keep:
-            try:
-                os.close(int(name))
-            except OSError:
-                pass
+    keep = {ready, int(config["listen_fd"]), agent.epoll.fileno(), agent.wake_read, agent.wake_write}
+    keep |= {int(config[name]) for name in ("oom_fd", "stat_fd") if name in config}
+    for low, high in zip([2, *sorted(keep)], [*sorted(keep), 65536], strict=True):
+        if low + 1 < high:  # closerange(0, 0) closes everything
+            os.closerange(low + 1, high)
     os.write(ready, b'{"ok":1}\n')
     os.close(ready)
     gc.freeze()
