@@ -510,6 +510,11 @@ async def test_a_call_that_ends_while_the_database_is_away_is_settled_later(
     cable.is_cut = False
     entry = await entry_in_state(database, project, "settled")
     assert (entry.estimated, entry.prompt_tokens) == (False, 100)
+    # A database that was away while nobody called costs no failed call.
+    engine.handler = engine.plain
+    cable.cut()
+    cable.is_cut = False
+    await client.complete(model_request(identity=CallIdentity(project, "t")))
     await client.close()
     await own.close()
     await cable.close()

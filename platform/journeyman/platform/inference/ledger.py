@@ -29,6 +29,8 @@ from journeyman.platform.kit.ids import derived_id
 ABANDONED_AFTER: Final = timedelta(hours=2)
 """Older reservations belong to a gateway that died: no call lasts as long."""
 
+_NOTHING: Final = TokenUsage()
+
 Kind = Literal["model", "embedding", "sandbox"]
 
 
@@ -113,48 +115,31 @@ class LedgerService:
                 budget = await ledger.lock_budget(call.project_id, call.task_id)
                 if budget is None:
                     raise NotFound(f"This project has no task {call.task_id}.", code="task_not_found")
-                _check_budget(budget, await ledger.committed(call.task_id), tokens, cost)
-            attempt = await self._next_attempt(ledger, call)
-            request_id = _request_id(call.project_id, call.step_key, attempt)
-            entry_id = derived_id("ledger_entry", request_id)
-            inserted = await ledger.insert(
-                {
-                    **_entry(entry_id, request_id, call, attempt),
-                    "state": "reserved",
-                    "reserved_tokens": tokens,
-                    "reserved_cost_usd": cost,
-                }
-            )
-            if not inserted:
-                raise _in_flight(call)
-        self._live.add(request_id)
-        return Reservation(entry_id, request_id, call)
+                if budget.get("max_tokens") is not None or budget.get("max_cost_usd") is not None:
+                    _check_budget(budget, await ledger.committed(call.task_id), tokens, cost)
+            promised = {"state": "reserved", "reserved_tokens": tokens, "reserved_cost_usd": cost}
+            entry = {**_entry(call, call.attempt), **promised}
+            if not await ledger.insert(entry):
+                entry = {**_entry(call, await self._next_attempt(ledger, call)), **promised}
+                if not await ledger.insert(entry):
+                    raise _in_flight(call)
+        self._live.add(entry["request_id"])
+        return Reservation(entry["id"], entry["request_id"], call)
 
     async def settle(
         self, reservation: Reservation, usage: TokenUsage, *, estimated: bool = False, seconds: float = 0.0
     ) -> bool:
         """Write down what the call used. False when it had been closed before; nothing is changed then."""
-        return await self._close(
-            reservation,
-            {
-                "state": "settled",
-                "estimated": estimated,
-                "prompt_tokens": usage.prompt_tokens,
-                "cached_tokens": usage.cached_tokens,
-                "completion_tokens": usage.completion_tokens,
-                "cost_usd": self._prices.cost(reservation.call.model, usage),
-                "seconds": Decimal(f"{seconds:.3f}"),
-                "settled_at": clock.now(),
-            },
-        )
+        cost = self._prices.cost(reservation.call.model, usage)
+        return await self._close(reservation, _closing("settled", usage, cost, estimated=estimated, seconds=seconds))
 
     async def release(self, reservation: Reservation) -> bool:
         """The engine did not take the call: it costs nothing."""
-        return await self._close(reservation, {"state": "released", "settled_at": clock.now()})
+        return await self._close(reservation, _closing("released"))
 
     async def leave_ambiguous(self, reservation: Reservation) -> bool:
         """The engine may have answered, and billed, a call whose answer never arrived."""
-        return await self._close(reservation, {"state": "ambiguous"})
+        return await self._close(reservation, {**_closing("ambiguous"), "settled_at": None})
 
     async def mark_abandoned(self) -> int:
         """Make reservations ambiguous that a dead gateway left behind. Returns how many."""
@@ -163,9 +148,7 @@ class LedgerService:
 
     async def record_sandbox_seconds(self, project_id: str, task_id: str, step_key: str, seconds: float) -> None:
         """Write down time in a sandbox, once per step key."""
-        request_id = _request_id(project_id, step_key, 1)
-        call = LedgerCall(project_id, step_key, 1, "sandbox", "", 0, 0, task_id)
-        entry = _entry(derived_id("ledger_entry", request_id), request_id, call, 1)
+        entry = _entry(LedgerCall(project_id, step_key, 1, "sandbox", "", 0, 0, task_id), 1)
         async with self._transaction() as ledger:
             await ledger.insert(
                 {
@@ -192,14 +175,12 @@ class LedgerService:
             return await ledger.entries(LedgerEntry.task_id == task_id, limit=limit)
 
     async def _next_attempt(self, ledger: LedgerRepository, call: LedgerCall) -> int:
-        earlier = await ledger.attempts_of(call.project_id, call.step_key)
-        unsettled = [attempt for attempt, state in earlier if state == "reserved"]
-        if call.attempt in unsettled and _request_id(call.project_id, call.step_key, call.attempt) in self._live:
+        """The number for an attempt whose own number is taken."""
+        earlier = dict(await ledger.attempts_of(call.project_id, call.step_key))
+        running = _request_id(call.project_id, call.step_key, call.attempt) in self._live
+        if running and earlier.get(call.attempt) == "reserved":
             raise _in_flight(call)
-        if unsettled:
-            await ledger.mark_ambiguous(call.project_id, call.step_key, unsettled)
-        taken = [attempt for attempt, _ in earlier]
-        return call.attempt if call.attempt not in taken else max(taken) + 1
+        return max(earlier, default=call.attempt) + 1
 
     async def _close(self, reservation: Reservation, values: dict[str, Any]) -> bool:
         async with self._transaction() as ledger:
@@ -249,9 +230,10 @@ def _request_id(project_id: str, step_key: str, attempt: int) -> str:
     return f"{project_id}/{step_key}/{attempt}"
 
 
-def _entry(entry_id: str, request_id: str, call: LedgerCall, attempt: int) -> dict[str, Any]:
+def _entry(call: LedgerCall, attempt: int) -> dict[str, Any]:
+    request_id = _request_id(call.project_id, call.step_key, attempt)
     return {
-        "id": entry_id,
+        "id": derived_id("ledger_entry", request_id),
         "project_id": call.project_id,
         "task_id": call.task_id,
         "thread_id": call.thread_id,
@@ -270,6 +252,26 @@ def _entry(entry_id: str, request_id: str, call: LedgerCall, attempt: int) -> di
         "seconds": Decimal(0),
         "created_at": clock.now(),
         "settled_at": None,
+    }
+
+
+def _closing(
+    state: str,
+    usage: TokenUsage = _NOTHING,
+    cost: Decimal = Decimal(0),
+    *,
+    estimated: bool = False,
+    seconds: float = 0.0,
+) -> dict[str, Any]:
+    return {
+        "state": state,
+        "estimated": estimated,
+        "prompt_tokens": usage.prompt_tokens,
+        "cached_tokens": usage.cached_tokens,
+        "completion_tokens": usage.completion_tokens,
+        "cost_usd": cost,
+        "seconds": Decimal(f"{seconds:.3f}"),
+        "settled_at": clock.now(),
     }
 
 

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from decimal import Decimal
-from typing import Any
+from typing import Any, Final, cast
 
 import sqlalchemy as sa
 from sqlalchemy.dialects.postgresql import insert
@@ -14,7 +14,50 @@ from journeyman.platform.inference.models import LedgerEntry
 from journeyman.platform.kit.database import Json
 from journeyman.platform.tasks.models import Task
 
-_OPEN = ("reserved", "ambiguous")
+_OPEN: Final = ("reserved", "ambiguous")
+CLOSING_COLUMNS: Final = (
+    "state",
+    "estimated",
+    "prompt_tokens",
+    "cached_tokens",
+    "completion_tokens",
+    "cost_usd",
+    "seconds",
+    "settled_at",
+)
+
+# Built once: every model call runs these, and to build them costs more than to run them.
+_entries: Final = cast("sa.Table", LedgerEntry.__table__)
+_stale: Final = (
+    sa.update(_entries)
+    .where(
+        _entries.c.project_id == sa.bindparam("new_project_id", type_=sa.Text),
+        _entries.c.step_key == sa.bindparam("new_step_key", type_=sa.Text),
+        _entries.c.request_id != sa.bindparam("new_request_id", type_=sa.Text),
+        _entries.c.state == sa.literal("reserved"),
+    )
+    .values(state=sa.literal("ambiguous"))
+    .returning(_entries.c.id)
+    .cte("stale")
+)
+_INSERT: Final = (
+    insert(_entries)
+    .values({column.name: sa.bindparam(f"new_{column.name}", type_=column.type) for column in _entries.c})
+    .on_conflict_do_nothing(index_elements=[_entries.c.request_id])
+    .returning(_entries.c.id)
+    .add_cte(_stale)
+)
+_CLOSE: Final = (
+    sa.update(_entries)
+    .where(_entries.c.id == sa.bindparam("entry_id"), _entries.c.state.in_(_OPEN))
+    .values({name: sa.bindparam(f"new_{name}", type_=_entries.c[name].type) for name in CLOSING_COLUMNS})
+    .returning(_entries.c.id)
+)
+
+
+def _named(values: dict[str, Any]) -> dict[str, Any]:
+    # A parameter with the name of a column would be taken for a value to set, in the other table's update too.
+    return {f"new_{name}": value for name, value in values.items()}
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,25 +103,11 @@ class LedgerRepository:
         return Committed(int(row[0]), Decimal(row[1]))
 
     async def attempts_of(self, project_id: str, step_key: str) -> list[tuple[int, str]]:
-        """``(attempt, state)`` of all attempts of a step, locked: two repeats of it wait for each other."""
-        query = (
-            sa.select(LedgerEntry.attempt, LedgerEntry.state)
-            .where(LedgerEntry.project_id == project_id, LedgerEntry.step_key == step_key)
-            .with_for_update()
+        """``(attempt, state)`` of all attempts of a step."""
+        query = sa.select(LedgerEntry.attempt, LedgerEntry.state).where(
+            LedgerEntry.project_id == project_id, LedgerEntry.step_key == step_key
         )
         return [(row.attempt, row.state) for row in await self._session.execute(query)]
-
-    async def mark_ambiguous(self, project_id: str, step_key: str, attempts: Sequence[int]) -> None:
-        await self._session.execute(
-            sa.update(LedgerEntry)
-            .where(
-                LedgerEntry.project_id == project_id,
-                LedgerEntry.step_key == step_key,
-                LedgerEntry.attempt.in_(attempts),
-                LedgerEntry.state == "reserved",
-            )
-            .values(state="ambiguous")
-        )
 
     async def mark_abandoned(self, before: datetime) -> int:
         """Turn reservations made before the given time into ambiguous entries; returns how many."""
@@ -91,24 +120,17 @@ class LedgerRepository:
         return len((await self._session.execute(query)).all())
 
     async def insert(self, values: dict[str, Any]) -> bool:
-        """Add an entry. False when one with that ``request_id`` exists, which is then left as it is."""
-        query = (
-            insert(LedgerEntry)
-            .values(**values)
-            .on_conflict_do_nothing(index_elements=[LedgerEntry.request_id])
-            .returning(LedgerEntry.id)
-        )
-        return (await self._session.execute(query)).scalar_one_or_none() is not None
+        """Add an entry (all columns), and make the step's other open reservations ambiguous, in one statement.
+
+        False when an entry with that ``request_id`` exists, which is then left as it is.
+        """
+        return (await self._session.execute(_INSERT, _named(values))).scalar_one_or_none() is not None
 
     async def close(self, entry_id: str, values: dict[str, Any]) -> bool:
-        """Settle or release an open entry. False when it was closed before: it is closed once."""
-        query = (
-            sa.update(LedgerEntry)
-            .where(LedgerEntry.id == entry_id, LedgerEntry.state.in_(_OPEN))
-            .values(**values)
-            .returning(LedgerEntry.id)
-        )
-        return (await self._session.execute(query)).scalar_one_or_none() is not None
+        """End an open entry; ``values`` are those of all ``CLOSING_COLUMNS``. False when it was ended before."""
+        return (
+            await self._session.execute(_CLOSE, {**_named(values), "entry_id": entry_id})
+        ).scalar_one_or_none() is not None
 
     async def totals(self, *conditions: sa.ColumnElement[bool]) -> Sequence[sa.RowMapping]:
         """One row a kind, model and state."""
