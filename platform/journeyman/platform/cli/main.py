@@ -1,5 +1,6 @@
 """The ``journeyman`` command. Signatures only: each command imports what it needs when it runs, so that ``--help`` is quick."""
 
+import io
 import os
 import sys
 from pathlib import Path
@@ -394,7 +395,7 @@ def main() -> None:
     """Entry point of the console script."""
     for stream in (sys.stdout, sys.stderr):
         # A terminal without UTF-8 shows what it can instead of breaking the command.
-        if hasattr(stream, "reconfigure"):
+        if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="replace")
     try:
         app()
