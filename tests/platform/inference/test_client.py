@@ -8,6 +8,7 @@ from aiohttp import web
 
 from journeyman.platform.inference.client import OpenAIModelEngine, retry_after_seconds
 from journeyman.platform.inference.errors import ModelRejected, ModelUnavailable
+from journeyman.platform.inference.gateway.upstream import proxy_of
 from journeyman.platform.inference.port import CallIdentity
 from journeyman.platform.kit.errors import BudgetExhausted
 
@@ -272,3 +273,21 @@ def test_retry_after():
     assert retry_after_seconds("-3") == 0
     for nonsense in (None, "", "soon", "nan", "inf"):
         assert retry_after_seconds(nonsense) is None
+
+
+async def test_a_proxy_of_the_environment_is_not_asked(engine, model_request, monkeypatch, unused_port):
+    monkeypatch.setenv("HTTP_PROXY", f"http://127.0.0.1:{unused_port}")
+    monkeypatch.setenv("ALL_PROXY", f"http://127.0.0.1:{unused_port}")
+    client = OpenAIModelEngine(engine.base_url, SECRET)
+    assert (await client.complete(model_request())).text == "Hello"
+    await client.close()
+
+
+def test_proxies_of_engines(monkeypatch):
+    monkeypatch.setenv("HTTPS_PROXY", "http://proxy:1")
+    monkeypatch.setenv("HTTP_PROXY", "http://proxy:2")
+    monkeypatch.setenv("NO_PROXY", "vllm.internal")
+    assert proxy_of("https://api.example.com/v1") == "http://proxy:1"
+    assert proxy_of("http://10.0.0.1/v1") == "http://proxy:2"
+    for url in ("http://127.0.0.1:8000/v1", "http://localhost/v1", "http://[::1]/v1", "http://vllm.internal/v1"):
+        assert proxy_of(url) is None

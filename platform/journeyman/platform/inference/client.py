@@ -29,7 +29,13 @@ class OpenAIModelEngine:
 
     def __init__(self, base_url: str, api_key: str) -> None:
         self._secrets: Sequence[str] = (api_key,)
-        self._client = openai.AsyncOpenAI(base_url=base_url, api_key=api_key, max_retries=0)
+        self._client = openai.AsyncOpenAI(
+            base_url=base_url,
+            api_key=api_key,
+            max_retries=0,
+            # The gateway is one of the platform's own: a proxy for the outer world is not meant for it.
+            http_client=openai.DefaultAsyncHttpxClient(trust_env=False),
+        )
 
     @classmethod
     def from_settings(cls, settings: Settings) -> "OpenAIModelEngine":

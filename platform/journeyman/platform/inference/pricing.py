@@ -47,7 +47,7 @@ class PriceTable:
     @classmethod
     def load(cls, path: Path | None = None) -> "PriceTable":
         """The bundled table, after that of the given file. Raises :class:`InvalidInput` naming what is wrong with it."""
-        bundled = resources.files(__package__).joinpath("prices.json").read_text(encoding="utf-8")
+        bundled = resources.files("journeyman.platform.inference").joinpath("prices.json").read_text(encoding="utf-8")
         prices = list(_PriceFile.model_validate_json(bundled).models)
         if path is not None:
             try:
