@@ -42,7 +42,7 @@ def test_the_operators_table_comes_first(tmp_path):
 def test_a_wrong_price_file_is_named(tmp_path, content, where):
     path = tmp_path / "prices.json"
     path.write_text(content)
-    with pytest.raises(InvalidInput, match="prices.json") as caught:
+    with pytest.raises(InvalidInput, match=r"prices\.json") as caught:
         PriceTable.load(path)
     assert where in str(caught.value)
     with pytest.raises(InvalidInput, match="cannot be read"):
