@@ -18,7 +18,7 @@ from journeyman.platform.cli import render, watch
 from journeyman.platform.cli.client import Api
 from journeyman.platform.cli.exits import CommandError, Exit
 from journeyman.platform.cli.server import Server, data_dir, find_server, read_stack, stack_api_url
-from journeyman.platform.cli.session import Target, engine_is_replay, print_table
+from journeyman.platform.cli.session import Target, command, engine_is_replay, print_table
 from journeyman.platform.cli.tasks import print_diff, print_outcome
 from journeyman.platform.cli.text import lines_of, one_line
 from journeyman.platform.cli.view import TaskView
@@ -57,8 +57,8 @@ def _introduce(demo: Demo, api: Api, *, replay: bool) -> None:
     out.print(Text(f"Demo {demo.slug}: {one_line(demo.title, 200)}", style="bold"))
     for line in lines_of(str(demo.task.get("instruction", "")), 12):
         out.print(Text(f"  {line}"))
-    for command in demo.task.get("acceptance", ()):
-        out.print(Text(f"  accepted when: {one_line(str(command), 200)}", style="dim"))
+    for check in demo.task.get("acceptance", ()):
+        out.print(Text(f"  accepted when: {one_line(str(check), 200)}", style="dim"))
     if replay:
         out.print(
             Text(
@@ -94,18 +94,18 @@ def _show_result(api: Api, view: TaskView) -> None:
 
 
 def _where_next(view: TaskView, api: Api, *, stops: bool) -> None:
+    own = command()
     print()
     if stops:
-        print(
-            "The stack of this demo stops now; its task is kept. To look around, start it again and keep it: journeyman up"
-        )
+        print("The stack of this demo stops now; its task is kept. Start it again to look around:")
+        print(f"       {own} up --detach")
     else:
-        print(f"The stack keeps running at {api.server.url}; stop it with: journeyman down")
+        print(f"The stack keeps running at {api.server.url}; stop it with: {own} down")
     print(
-        f"Then:  journeyman show {view.task_id}      what came of it\n"
-        f"       journeyman logs {view.task_id}      every event\n"
-        f"       journeyman artifacts {view.task_id} --download out\n"
-        '       journeyman submit "…" --workspace DIR --accept "pytest -q" --wait      a task of your own\n'
+        f"Then:  {own} show {view.task_id}      what came of it\n"
+        f"       {own} logs {view.task_id}      every event\n"
+        f"       {own} artifacts {view.task_id} --download out\n"
+        f'       {own} submit "…" --workspace DIR --accept "pytest -q" --wait      a task of your own\n'
         "Read on: README.md, docs/guides/quickstart.md"
     )
 
@@ -175,7 +175,8 @@ def _alive() -> bool:
 
 
 def _journeyman(*arguments: str, check: bool = True) -> None:
-    command = [sys.executable, "-m", "journeyman.platform.cli.main", *arguments]
-    done = subprocess.run(command, check=False)
+    # What we have said comes before what the other process says.
+    sys.stdout.flush()
+    done = subprocess.run([sys.executable, "-m", "journeyman.platform.cli.main", *arguments], check=False)
     if check and done.returncode != 0:
         raise CommandError(f"`journeyman {' '.join(arguments)}` failed; the lines above say why.", Exit.PLATFORM)

@@ -1,9 +1,12 @@
 """What every command that talks to a server has in common: finding it, and printing for people or programs."""
 
 import json
+import shutil
+import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from rich.text import Text
@@ -36,6 +39,17 @@ def connected(target: Target) -> Iterator[Api]:
 def engine_is_replay(api: Api) -> bool:
     """Whether scripted answers stand in for a model; said wherever a task is shown."""
     return bool(api.get("/v1/me").get("engine") == "replay")
+
+
+def command() -> str:
+    """How this command is called from here: by its name when it is on the path, else by its place."""
+    if shutil.which("journeyman") is not None:
+        return "journeyman"
+    script = Path(sys.executable).with_name("journeyman")
+    try:
+        return str(script.relative_to(Path.cwd()))
+    except ValueError:
+        return str(script)
 
 
 def print_json(value: Any) -> None:

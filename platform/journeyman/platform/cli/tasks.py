@@ -10,7 +10,7 @@ from rich.text import Text
 from journeyman.platform.cli import render, submission, watch
 from journeyman.platform.cli.client import Api
 from journeyman.platform.cli.exits import CommandError, Exit, exit_for
-from journeyman.platform.cli.session import Target, connected, engine_is_replay, print_json, print_table
+from journeyman.platform.cli.session import Target, command, connected, engine_is_replay, print_json, print_table
 from journeyman.platform.cli.steps import tell
 from journeyman.platform.cli.text import clock, duration, lines_of, moment, money, number, one_line, size, visible
 from journeyman.platform.cli.view import REPLAY_BANNER, Json, TaskView
@@ -38,7 +38,7 @@ def submit(
                 print_json(task)
             else:
                 print(task["id"])
-                print(f"Watch it: journeyman watch {task['id']}", file=sys.stderr)
+                print(f"Watch it: {command()} watch {task['id']}", file=sys.stderr)
             return Exit.OK
         return _watched(api, task, as_json=as_json, timeout_s=timeout_s, stop_on_pause=stop_on_pause)
 
@@ -86,9 +86,8 @@ def print_outcome(api: Api, view: TaskView) -> None:
         out.print(render.receipts_table(receipts))
     if artifacts:
         out.print(render.artifacts_table(artifacts))
-    print(
-        f"Look closer: journeyman diff {view.task_id}   journeyman logs {view.task_id}   journeyman show {view.task_id}"
-    )
+    own = command()
+    print(f"Look closer: {own} diff {view.task_id}   {own} logs {view.task_id}   {own} show {view.task_id}")
 
 
 def newest(receipts: list[Json]) -> list[Json]:
