@@ -7,7 +7,11 @@ from contextlib import suppress
 
 from journeyman.platform.embedded.stack import EmbeddedStack
 
-_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+
+def _signals() -> list[signal.Signals]:
+    """Those that stop the stack; under ``nohup`` the end of the terminal is none of them."""
+    hangup = [] if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN else [signal.SIGHUP]
+    return [signal.SIGTERM, signal.SIGINT, *hangup]
 
 
 async def supervise(stack: EmbeddedStack, on_ready: Callable[[], None]) -> bool:
@@ -23,7 +27,8 @@ async def supervise(stack: EmbeddedStack, on_ready: Callable[[], None]) -> bool:
             stack.kill()
         asked.set()
 
-    for number in _SIGNALS:
+    numbers = _signals()
+    for number in numbers:
         loop.add_signal_handler(number, ask)
     try:
         starting = asyncio.create_task(stack.start())
@@ -41,5 +46,5 @@ async def supervise(stack: EmbeddedStack, on_ready: Callable[[], None]) -> bool:
         await stack.stop()
         return True
     finally:
-        for number in _SIGNALS:
+        for number in numbers:
             loop.remove_signal_handler(number)
