@@ -72,7 +72,9 @@ class TestLease:
         await shell(sandbox, "echo x > /workspace/f; echo x > /tmp/f; echo x > ~/f; sleep 100 &")
         await driver.release(wanted.sandbox_id)
         fresh = await driver.lease(SandboxSpec(wanted.sandbox_id, limits=SMALL))
-        left = await shell(fresh, "ls -A /workspace /artifacts /tmp ~ /dev/shm | grep -v ':$'; env | grep ^A=; ps ax | grep -c [s]leep")
+        left = await shell(
+            fresh, "ls -A /workspace /artifacts /tmp ~ /dev/shm | grep -v ':$'; env | grep ^A=; ps ax | grep -c [s]leep"
+        )
         assert left.output.split() == [b"0"]
         await driver.release(wanted.sandbox_id)
 
@@ -93,7 +95,10 @@ class TestRun:
         result = await shell(sandbox, "echo out; echo err >&2; exit 3")
         assert (result.exit_code, result.signal, result.timed_out, result.running) == (3, None, False, False)
         assert result.output == b"out\nerr\n"
-        assert result.total_bytes == 8 and not result.truncated and not result.reattached and not result.oom_killed
+        assert result.total_bytes == 8
+        assert not result.truncated
+        assert not result.reattached
+        assert not result.oom_killed
 
     async def test_signal(self, sandbox: Sandbox):
         result = await shell(sandbox, "kill -SEGV $$")
@@ -108,7 +113,8 @@ class TestRun:
         first, second = await asyncio.gather(sandbox.run(request), sandbox.run(request))
         third = await sandbox.run(request)
         assert [first.output, second.output, third.output] == [b"done\n"] * 3
-        assert third.reattached and third.exit_code == 0
+        assert third.reattached
+        assert third.exit_code == 0
         assert await sandbox.read_file("/workspace/log") == b"ran\n"
 
     async def test_cancelling_the_call_leaves_the_command(self, sandbox: Sandbox):
@@ -119,7 +125,8 @@ class TestRun:
         with pytest.raises(asyncio.CancelledError):
             await call
         result = await sandbox.run(request)
-        assert result.output == b"finished\n" and result.reattached
+        assert result.output == b"finished\n"
+        assert result.reattached
 
     async def test_stdin(self, sandbox: Sandbox):
         data = bytes(range(256)) * 40_000  # 10 MB, far more than a pipe holds
@@ -140,7 +147,8 @@ class TestRun:
         assert b"".join(data for _, data, _ in seen) == result.output
         position = 0
         for offset, data, _ in seen:
-            assert offset == position and 0 < len(data) <= 32 * 1024
+            assert offset == position
+            assert 0 < len(data) <= 32 * 1024
             position += len(data)
         assert seen[-1][2] - seen[0][2] > 0.3
         again: list[tuple[int, bytes]] = []
@@ -149,8 +157,10 @@ class TestRun:
 
     async def test_long_output_is_cut_in_the_middle(self, sandbox: Sandbox):
         result = await shell(sandbox, "echo begin; seq 1 200000; echo end", output_limit=10_000)
-        assert result.truncated and result.total_bytes == len("begin\nend\n") + sum(len(f"{n}\n") for n in range(1, 200_001))
-        assert result.output.startswith(b"begin\n1\n") and result.output.endswith(b"200000\nend\n")
+        assert result.truncated
+        assert result.total_bytes == len("begin\nend\n") + sum(len(f"{n}\n") for n in range(1, 200_001))
+        assert result.output.startswith(b"begin\n1\n")
+        assert result.output.endswith(b"200000\nend\n")
         left_out = result.total_bytes - 10_000
         assert f"[... {left_out} bytes left out ...]".encode() in result.output
         assert len(result.output) < 10_100
@@ -158,7 +168,9 @@ class TestRun:
     async def test_background(self, sandbox: Sandbox):
         started = time.monotonic()
         result = await shell(sandbox, "sleep 0.3; echo later; sleep 30", background=True)
-        assert result.running and result.exit_code is None and time.monotonic() - started < 0.3
+        assert result.running
+        assert result.exit_code is None
+        assert time.monotonic() - started < 0.3
 
         async def printed() -> bool:
             return (await sandbox.poll(result.exec_id)).output == b"later\n"
@@ -166,7 +178,8 @@ class TestRun:
         await until(printed)
         await sandbox.kill(result.exec_id)
         ended = await sandbox.poll(result.exec_id)
-        assert not ended.running and ended.signal == 15
+        assert not ended.running
+        assert ended.signal == 15
         await sandbox.kill(result.exec_id)
 
     async def test_background_server_serves_the_next_command(self, sandbox: Sandbox):
@@ -187,7 +200,8 @@ class TestRun:
     async def test_returns_although_a_child_holds_the_output(self, sandbox: Sandbox):
         started = time.monotonic()
         result = await shell(sandbox, "(while sleep 0.05; do echo tick; done) & echo started")
-        assert time.monotonic() - started < 1 and result.exit_code == 0
+        assert time.monotonic() - started < 1
+        assert result.exit_code == 0
         assert result.output.startswith(b"started\n")
         # It goes on: nobody closed its pipe.
         assert int((await shell(sandbox, "sleep 0.3; ps ax | grep -c '[s]leep 0.05'")).output) >= 1
@@ -227,7 +241,9 @@ class TestTimeout:
     async def test_ends_the_command(self, sandbox: Sandbox):
         started = time.monotonic()
         result = await shell(sandbox, "echo before; sleep 60", timeout_s=0.5)
-        assert result.timed_out and result.output == b"before\n" and result.signal == 15
+        assert result.timed_out
+        assert result.output == b"before\n"
+        assert result.signal == 15
         assert time.monotonic() - started < 2
 
     async def test_kills_what_ignores_sigterm(self, sandbox: Sandbox):
@@ -239,7 +255,8 @@ class TestTimeout:
             "time.sleep(77)\n"
         )
         result = await python(sandbox, program, timeout_s=1)
-        assert result.timed_out and result.signal == 9
+        assert result.timed_out
+        assert result.signal == 9
         assert not await _processes(sandbox)
 
     async def test_kills_daemons_too(self, sandbox: Sandbox):
@@ -264,11 +281,13 @@ class TestTimeout:
         await shell(sandbox, "sleep 82 & sleep 83", timeout_s=0.3)
         assert (await sandbox.poll(server.exec_id)).running
         left = await _processes(sandbox)
-        assert any("sleep 81" in line for line in left) and not any("82" in line or "83" in line for line in left)
+        assert any("sleep 81" in line for line in left)
+        assert not any("82" in line or "83" in line for line in left)
 
     async def test_stopped_processes_are_ended(self, sandbox: Sandbox):
         result = await shell(sandbox, "sleep 84 & kill -STOP $!; kill -STOP $$", timeout_s=0.3)
-        assert result.timed_out and not await _processes(sandbox)
+        assert result.timed_out
+        assert not await _processes(sandbox)
 
     async def test_zombies_are_reaped(self, sandbox: Sandbox):
         await shell(sandbox, "for i in $(seq 20); do (sleep 0.01 & exec true) & done; wait")
@@ -373,7 +392,11 @@ class TestFiles:
         assert caught.value.kind == "not_found"
 
     async def test_list_is_bounded(self, sandbox: Sandbox):
-        await shell(sandbox, "mkdir d; cd d; seq -f %06g 1 3900 | xargs touch; mkdir e; cd e; seq 1 1500 | xargs touch", timeout_s=20)
+        await shell(
+            sandbox,
+            "mkdir d; cd d; seq -f %06g 1 3900 | xargs touch; mkdir e; cd e; seq 1 1500 | xargs touch",
+            timeout_s=20,
+        )
         assert len(await sandbox.list_files("/workspace", depth=5)) <= 5000
 
     async def test_search(self, sandbox: Sandbox):
@@ -408,7 +431,8 @@ class TestTrees:
     async def test_scan_tells_only_what_changed(self, sandbox: Sandbox):
         await shell(sandbox, "mkdir d; echo 1 > d/f; echo 2 > g; ln -s g l; mkfifo p")
         first = await sandbox.scan()
-        assert first.complete and first.skipped == ["workspace/p"]
+        assert first.complete
+        assert first.skipped == ["workspace/p"]
         assert {(entry.path, entry.kind) for entry in first.entries} == {
             ("workspace/d", "directory"),
             ("workspace/d/f", "file"),
@@ -444,7 +468,8 @@ class TestTrees:
         listing = await shell(sandbox, "find /workspace /artifacts -printf '%p %m %s %l\\n' | sort; sha256sum < a/big")
         assert b"/workspace/l 777 11 /etc/passwd" in listing.output
         assert hashlib.sha256(big).hexdigest().encode() in listing.output
-        assert b"old" not in listing.output and b"/artifacts/z" not in listing.output
+        assert b"old" not in listing.output
+        assert b"/artifacts/z" not in listing.output
         delta = await sandbox.scan("c" * 64)
         assert (delta.complete, delta.entries, delta.removed) == (False, [], [])
 

