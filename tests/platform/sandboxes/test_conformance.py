@@ -9,7 +9,13 @@ import pytest
 from support.sandboxes import SMALL, python, shell, until
 
 from journeyman.platform.kit.errors import InvalidInput
-from journeyman.platform.sandboxes.errors import ExecNotFound, SandboxFileError, SandboxLost, SearchRefused
+from journeyman.platform.sandboxes.errors import (
+    ExecNotFound,
+    SandboxFileError,
+    SandboxLost,
+    SearchRefused,
+    TooManyCommands,
+)
 from journeyman.platform.sandboxes.port import ExecRequest, Sandbox, SandboxDriver, SandboxSpec, TreeEntry
 
 
@@ -82,6 +88,16 @@ class TestLease:
     async def test_refuses_ids_that_are_no_names(self, driver: SandboxDriver, sandbox_id: str):
         with pytest.raises(InvalidInput):
             await driver.lease(SandboxSpec(sandbox_id))
+
+    async def test_network_of_the_host_only_when_asked(self, driver: SandboxDriver):
+        wanted = spec(network="host")
+        sandbox = await driver.lease(wanted)
+        server = await asyncio.start_server(lambda _reader, writer: writer.close(), "127.0.0.1", 0)
+        port = server.sockets[0].getsockname()[1]
+        connect = f"import socket\nsocket.create_connection(('127.0.0.1', {port}), 5)\nprint(len(open('/etc/hosts').read()))\n"
+        assert (await python(sandbox, connect)).exit_code == 0
+        server.close()
+        await driver.release(wanted.sandbox_id)
 
     async def test_refuses_unknown_toolset_and_senseless_limits(self, driver: SandboxDriver):
         with pytest.raises(InvalidInput, match="toolset"):
@@ -231,6 +247,17 @@ class TestRun:
         with pytest.raises(SandboxFileError) as caught:
             await shell(sandbox, "true", cwd="/workspace/nowhere")
         assert caught.value.kind == "not_found"
+
+    async def test_more_calls_than_connections(self, sandbox: Sandbox):
+        await asyncio.gather(*(sandbox.ping() for _ in range(300)))
+
+    async def test_too_many_commands_are_refused(self, sandbox: Sandbox):
+        running = [shell(sandbox, "exec sleep 60", background=True) for _ in range(SMALL.pids + 40)]
+        results = await asyncio.gather(*running, return_exceptions=True)
+        refused = [result for result in results if isinstance(result, TooManyCommands)]
+        assert len(refused) + sum(not isinstance(result, BaseException) for result in results) == len(results)
+        assert refused
+        assert refused[0].retryable
 
     async def test_many_at_once(self, sandbox: Sandbox):
         results = await asyncio.gather(*(shell(sandbox, f"echo {number}") for number in range(30)))

@@ -8,7 +8,7 @@ the digest that the platform itself computed.
 import asyncio
 import re
 from collections import OrderedDict
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator, Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -70,7 +70,7 @@ class SnapshotStore:
         writer = PackWriter(self._store, project_id)
         changed, missing = await self._collect(sandbox, entries, known, writer)
         known.update(await writer.finish())
-        manifest = await asyncio.to_thread(Manifest.of, entries.values(), known)
+        manifest = await asyncio.to_thread(_manifest, entries.values(), known)
         if base is None or manifest.digest != base.digest:
             await self._save(project_id, manifest)
         await sandbox.mark(scan.scan_id, manifest.digest, changed, missing)
@@ -162,7 +162,7 @@ class SnapshotStore:
                     entry = event
                 entries[entry.path] = entry
         blobs = await writer.finish()
-        manifest = await asyncio.to_thread(Manifest.of, entries.values(), blobs)
+        manifest = await asyncio.to_thread(_manifest, entries.values(), blobs)
         await self._save(project_id, manifest)
         return _snapshot(manifest, None, writer, ())
 
@@ -215,6 +215,13 @@ class SnapshotStore:
         while self._cached_entries > _CACHED_ENTRIES and len(self._cache) > 1:
             _, oldest = self._cache.popitem(last=False)
             self._cached_entries -= len(oldest.entries)
+
+
+def _manifest(entries: Iterable[TreeEntry], blobs: Mapping[str, tuple[Piece, ...]]) -> Manifest:
+    """With its digest computed: that takes long enough to be kept off the event loop."""
+    manifest = Manifest.of(entries, blobs)
+    assert manifest.digest
+    return manifest
 
 
 def _key(project_id: str, digest: str) -> str:

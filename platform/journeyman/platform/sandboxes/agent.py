@@ -754,13 +754,13 @@ class Agent:
 
     def accept(self) -> None:
         while True:
+            if len(self.connections) >= MAX_CONNECTIONS:
+                self.epoll.modify(self.listener.fileno(), 0)  # the others wait in the backlog
+                return
             try:
                 fd, _ = self.listener._accept()  # type: ignore[attr-defined]  # noqa: SLF001  socket.py takes 10 ms to import
             except OSError:
                 return
-            if len(self.connections) >= MAX_CONNECTIONS:
-                os.close(fd)
-                continue
             sock = _socket.socket(fileno=fd)
             sock.setblocking(False)
             connection = Connection(sock)
@@ -846,6 +846,8 @@ class Agent:
             return
         self.epoll.unregister(connection.fd)
         connection.sock.close()
+        if len(self.connections) == MAX_CONNECTIONS - 1:
+            self.epoll.modify(self.listener.fileno(), select.EPOLLIN)
         task, connection.task = connection.task, None
         if task is not None:
             self.sleeping.discard(task)

@@ -20,7 +20,6 @@ _ETC = (
     "alternatives",
     "ca-certificates",
     "crypto-policies",
-    "java-17-openjdk",
     "ld.so.cache",
     "ld.so.conf",
     "ld.so.conf.d",
@@ -156,6 +155,8 @@ def arguments(machine: Machine, *, network: bool, info_fd: int) -> list[str]:
         argv += _bind(prefix, prefix)
     if not python.startswith((prefix + "/", "/usr/")):
         argv += _bind(python, python)
+    if Path("/nix/store").is_dir():  # there, programs keep their libraries nowhere else
+        argv += _bind("/nix/store", "/nix/store")
     argv += ["--perms", "0755", "--dir", "/run", *_parents(f"{TOOLSET_BIN}/python3")]
     for name in ("python", "python3"):
         argv += ["--symlink", python, f"{TOOLSET_BIN}/{name}"]

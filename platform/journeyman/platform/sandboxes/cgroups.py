@@ -122,6 +122,7 @@ def _own_groups() -> dict[str, str]:
         number, controllers, path = line.split(":", 2)
         if number == "0" and not controllers:
             found["v2"] = path
+            continue
         for controller in controllers.split(","):
             found[controller] = path
     return found

@@ -162,7 +162,7 @@ async def dial(directory: Path) -> tuple[asyncio.StreamReader, asyncio.StreamWri
                 break
             except BlockingIOError:  # the backlog is full; the caller has a deadline
                 await asyncio.sleep(0.005)
-        return await asyncio.open_connection(sock=connection, limit=1024 * 1024)
+        return await asyncio.open_unix_connection(sock=connection, limit=1024 * 1024)
     except BaseException:
         connection.close()
         raise
