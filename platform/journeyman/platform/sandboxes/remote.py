@@ -158,7 +158,7 @@ class AgentSandbox:
 
     async def read_blobs(self, paths: Sequence[str]) -> AsyncIterator[FileChunk]:
         for start in range(0, len(paths), 1000):
-            batch = paths[start : start + 1000]
+            batch = list(paths[start : start + 1000])
             async with self.call("blobs", json.dumps(batch).encode(), timeout_s=120) as call:
                 expected, offset = 0, 0
                 async for header, payload in call.until_end():
