@@ -6,6 +6,7 @@ take over (see :mod:`.enforcement`).
 
 import contextlib
 import os
+import secrets
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -130,7 +131,7 @@ def _own_groups() -> dict[str, str]:
 
 def _works(hierarchy: Hierarchy) -> bool:
     """Whether a group can be made, limited and entered."""
-    name = f"journeyman-probe-{os.getpid()}"
+    name = f"journeyman-probe-{secrets.token_hex(6)}"
     directories = [f"{parent}/{name}" for parent in hierarchy.parents.values()]
     try:
         group = hierarchy.create(name, Limits())
