@@ -1,5 +1,6 @@
 """One conversation from opening to hand-over, as workflow code: model call, tool calls, next step."""
 
+import asyncio
 from dataclasses import dataclass
 from typing import Final, TypeVar
 
@@ -31,7 +32,13 @@ class Control:
         self.paused_for = None
 
     async def gate(self) -> None:
-        """Return as soon as the task is not paused."""
+        """Return as soon as the task is not paused. Raises :class:`asyncio.CancelledError` once it is to be cancelled.
+
+        An activity that completes in the moment it is cancelled swallows the cancellation: it shows only here.
+        """
+        current = asyncio.current_task()
+        if current is not None and current.cancelling():
+            raise asyncio.CancelledError
         await workflow.wait_condition(lambda: self.paused_for is None)
 
 
