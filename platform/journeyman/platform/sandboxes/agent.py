@@ -1596,8 +1596,8 @@ def log(message: str) -> None:
 
 def main() -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    with os.fdopen(0, "rb", closefd=False) as stdin:
-        config = json.loads(stdin.readline())
+    stdin = os.fdopen(0, "rb", closefd=False)
+    config = json.loads(stdin.readline())
     ready = int(config["ready_fd"])
     try:
         isolate(config)
@@ -1605,16 +1605,17 @@ def main() -> None:
     except Exception as error:  # noqa: BLE001  whatever it was, the driver is told
         os.write(ready, json.dumps({"error": f"{type(error).__name__}: {error}"}).encode() + b"\n")
         os._exit(1)
+    os.write(ready, b'{"ok":1}\n')
+    if stdin.readline() != b"go\n":
+        os._exit(1)  # whoever started this died before writing down that it exists
     null = os.open("/dev/null", os.O_RDWR)
     os.dup2(null, 0)
     os.dup2(null, 1)
-    keep = {ready, int(config["listen_fd"]), agent.epoll.fileno(), agent.wake_read, agent.wake_write}
+    keep = {int(config["listen_fd"]), agent.epoll.fileno(), agent.wake_read, agent.wake_write}
     keep |= {int(config[name]) for name in ("oom_fd", "stat_fd") if name in config}
     for low, high in zip([2, *sorted(keep)], [*sorted(keep), 65536], strict=True):
         if low + 1 < high:  # closerange(0, 0) closes everything
             os.closerange(low + 1, high)
-    os.write(ready, b'{"ok":1}\n')
-    os.close(ready)
     gc.freeze()
     agent.serve()
     os._exit(0)

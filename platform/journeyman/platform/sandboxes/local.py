@@ -62,7 +62,10 @@ class LocalSandboxDriver:
             if directory.exists():
                 await asyncio.to_thread(registry.destroy, directory)
             self._refuse_unenforced(spec.limits)
-            record = await asyncio.to_thread(self._start, machine, directory, spec)
+            try:
+                record = await asyncio.to_thread(self._start, machine, directory, spec)
+            except OSError as error:
+                raise SandboxUnavailable(f"a sandbox could not be started below {self._root}: {error}") from error
         return self._sandbox(spec.sandbox_id, record)
 
     async def connect(self, sandbox_id: str) -> Sandbox:
@@ -146,9 +149,12 @@ class LocalSandboxDriver:
         group: cgroups.ControlGroup | None = None
         child: subprocess.Popen[bytes] | None = None
         handles: list[int] = []
+        info_read = -1
+        agent: ProcessIdentity | None = None
         try:
             if self._hierarchy is not None:
                 group = self._hierarchy.create(f"journeyman-{spec.sandbox_id}", spec.limits)
+                (directory / registry.GROUPS).write_text(json.dumps(group.directories))
             with registry.listen(directory) as listener:
                 ready_read, ready_write = os.pipe2(os.O_CLOEXEC)
                 info_read, info_write = os.pipe2(os.O_CLOEXEC)
@@ -197,13 +203,14 @@ class LocalSandboxDriver:
             handles.remove(ready_write)
             handles.remove(info_write)
             assert child.stdin is not None
-            with contextlib.suppress(BrokenPipeError), child.stdin:
+            with contextlib.suppress(BrokenPipeError):
                 child.stdin.write(json.dumps(config).encode() + b"\n")
+                child.stdin.flush()
             answer = _read_line(ready_read, time.monotonic() + _START_S)
             if not answer.get("ok"):
                 complaint = str(answer.get("error", "")) or (directory / registry.LOG).read_text(errors="replace")
                 raise bwrap.explain(complaint)
-            agent = ProcessIdentity.of(int(json.loads(os.read(info_read, 65536))["child-pid"]))
+            agent = _started(info_read)
             if agent is None:
                 raise SandboxUnavailable("a sandbox ended right after its start; lease again")
             record = Record(
@@ -212,15 +219,23 @@ class LocalSandboxDriver:
                 monitor=ProcessIdentity.of(child.pid),
                 uid=uid,
                 max_snapshot_bytes=2 * spec.limits.disk_bytes,
-                groups=group.directories if group else [],
             )
             record.save(directory)
+            # The agent waits for this: a sandbox that nobody could find again ends by itself.
+            with contextlib.suppress(BrokenPipeError), child.stdin:
+                child.stdin.write(b"go\n")
             with _MONITORS_LOCK:
                 _MONITORS.append(child)
         except BaseException:
             if child is not None:
+                started = agent or _started(info_read)
+                if started is not None:
+                    started.kill()
                 child.kill()
                 child.wait()
+                if child.stdin is not None:
+                    with contextlib.suppress(OSError):
+                        child.stdin.close()
             registry.destroy(directory)
             if group is not None:
                 cgroups.remove(group.directories)
@@ -281,6 +296,15 @@ def _uid_range() -> tuple[int, int]:
             retryable=False,
         )
     return inside + count - use, use
+
+
+def _started(info: int) -> ProcessIdentity | None:
+    """The sandbox's process 1, which bubblewrap tells of once and at once; ``None`` when it did not get that far."""
+    readable, _, _ = select.select([info], [], [], 0.1) if info >= 0 else ([], [], [])
+    try:
+        return ProcessIdentity.of(int(json.loads(os.read(info, 65536))["child-pid"])) if readable else None
+    except (ValueError, KeyError):
+        return None
 
 
 def _read_line(handle: int, deadline: float) -> dict[str, object]:

@@ -1,6 +1,6 @@
 """Sandboxes on disk: one directory each, so that any process of the platform finds what another has started.
 
-``root/<sandbox id>/`` holds ``agent.sock``, ``meta.json`` and ``agent.log``; names that begin with a dot are the
+``root/<sandbox id>/`` holds ``agent.sock``, ``meta.json``, ``groups.json`` and ``agent.log``; names that begin with a dot are the
 driver's own. Everything is readable by the platform's user only.
 """
 
@@ -16,7 +16,7 @@ import time
 import zlib
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +25,8 @@ from journeyman.platform.sandboxes import cgroups
 META = "meta.json"
 SOCKET = "agent.sock"
 LOG = "agent.log"
+GROUPS = "groups.json"
+"""Control groups, written down before anything is started in them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +78,6 @@ class Record:
     """The outer bubblewrap process."""
     uid: int
     max_snapshot_bytes: int
-    groups: list[str] = field(default_factory=list)
 
     def save(self, directory: Path) -> None:
         partial = directory / f"{META}.partial"
@@ -115,7 +116,8 @@ def destroy(directory: Path) -> None:
     record = Record.load(directory)
     if record is not None:
         record.end()
-        cgroups.remove(record.groups)
+    with contextlib.suppress(OSError, ValueError):
+        cgroups.remove([str(group) for group in json.loads((directory / GROUPS).read_text())])
     shutil.rmtree(directory, ignore_errors=True)
 
 
