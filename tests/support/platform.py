@@ -38,14 +38,19 @@ class Platform:
     scripts: Path
     submitted: list[str] = field(default_factory=list)
 
-    async def submit(self, threads: list[dict[str, Any]], **fields: Any) -> str:
-        """Register the script under an instruction of its own, and submit that."""
-        instruction = fields.pop("instruction", None) or f"Scripted task {uuid.uuid4()}"
+    def register(self, threads: list[dict[str, Any]], instruction: str | None = None) -> str:
+        """Give the replay engine a script, and return the instruction that it plays it for."""
+        instruction = instruction or f"Scripted task {uuid.uuid4()}"
         script = {"name": uuid.uuid4().hex, "instruction": instruction, "threads": threads}
         path = self.scripts / f"{script['name']}.json"
         partial = path.with_suffix(".partial")
         partial.write_text(json.dumps(script))
         partial.rename(path)
+        return instruction
+
+    async def submit(self, threads: list[dict[str, Any]], **fields: Any) -> str:
+        """Register the script under an instruction of its own, and submit that."""
+        instruction = self.register(threads, fields.pop("instruction", None))
         body = {"instruction": instruction, "workspace": {"source": "none"}, **fields}
         response = await self.client.post("/v1/tasks", json=body)
         assert response.status_code == 201, response.text

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from fake_rest import KEY, Server, serving
+from support.fake_rest import KEY, Server, serving
 
 from journeyman.platform.cli import main as cli
 

@@ -3,7 +3,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from fake_rest import KEY, TASK, Server
+from support.fake_rest import KEY, TASK, Server
 
 from journeyman.platform.cli.exits import CommandError
 from journeyman.platform.cli.tasks import place_for

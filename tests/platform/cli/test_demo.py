@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from fake_rest import KEY, TASK, Server
+from support.fake_rest import KEY, TASK, Server
 
 from journeyman.platform import demos
 from journeyman.platform.cli import demo as command

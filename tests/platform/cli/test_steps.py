@@ -1,5 +1,5 @@
 import pytest
-from fake_rest import course, event
+from support.fake_rest import course, event
 
 from journeyman.platform.cli import render
 from journeyman.platform.cli.steps import describe_call, tell

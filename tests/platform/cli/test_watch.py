@@ -8,7 +8,7 @@ import threading
 from typing import Any
 
 import pytest
-from fake_rest import KEY, TASK, Server, event
+from support.fake_rest import KEY, TASK, Server, event
 
 Run = Any
 

@@ -5,8 +5,8 @@ import sys
 from pathlib import Path
 
 import structlog
-from greeting_workflow import Greeting
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+from support.greeting_workflow import Greeting
 from temporalio import activity
 from temporalio.testing import WorkflowEnvironment
 from temporalio.worker import Worker

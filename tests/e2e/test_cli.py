@@ -1,0 +1,131 @@
+"""The command line against the running platform: what people do, from submission to the last look."""
+
+import asyncio
+import json
+import os
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+from support.platform import Platform
+from support.scripts import approve, coder, plan, planner, reviewer, shell, work
+
+from journeyman.platform import demos
+from journeyman.platform.embedded.stack import EmbeddedStack
+
+
+@dataclass
+class Result:
+    code: int
+    out: str
+    err: str
+
+
+class CommandLine:
+    """Runs ``journeyman …`` as a process of its own, against the running platform."""
+
+    def __init__(self, stack: EmbeddedStack, home: Path) -> None:
+        self._environment = {
+            **os.environ,
+            "JOURNEYMAN_URL": stack.settings.api_url,
+            "JOURNEYMAN_API_KEY": (stack.settings.data_dir / "admin.key").read_text().strip(),
+            "JOURNEYMAN_DATA_DIR": str(home),
+        }
+
+    async def __call__(self, *arguments: str, stdin: bytes | None = None) -> Result:
+        process = await asyncio.create_subprocess_exec(
+            *(sys.executable, "-m", "journeyman.platform.cli.main", *arguments),
+            stdin=asyncio.subprocess.PIPE,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.PIPE,
+            env=self._environment,
+        )
+        out, err = await process.communicate(stdin)
+        assert process.returncode is not None
+        return Result(process.returncode, out.decode(), err.decode())
+
+
+@pytest.fixture
+def journeyman(full_stack: EmbeddedStack, platform: Platform, tmp_path: Path) -> CommandLine:
+    return CommandLine(full_stack, tmp_path)
+
+
+async def test_all_demos_at_once_end_verified(journeyman: CommandLine) -> None:
+    for result in await asyncio.gather(*(journeyman("demo", demo.slug) for demo in demos.catalog())):
+        assert result.code == 0, result.out + result.err
+        assert "✓ task succeeded (every acceptance command passed)" in result.out
+        assert "replay engine: scripted answers" in result.out
+        assert "✗ failed" not in result.out
+        assert "diff --git" in result.out
+
+
+async def test_a_task_from_submit_to_the_last_look(journeyman: CommandLine, platform: Platform, tmp_path: Path) -> None:
+    project = tmp_path / "project"
+    project.mkdir()
+    (project / "greeting.txt").write_text("hello\n")
+    (project / "link").symlink_to("greeting.txt")
+    loud = "printf '\\033[31mred\\033[0m \\377\\000\\007 end\\n'; echo world >> greeting.txt"
+    instruction = platform.register([planner(plan()), coder(shell(loud), work()), reviewer(approve())])
+
+    result = await journeyman(
+        "submit", "-", "-w", str(project), "-a", "grep -q world greeting.txt", "--title", "Greet", "--wait",
+        stdin=instruction.encode(),
+    )  # fmt: skip
+    assert result.code == 0, result.out + result.err
+    assert "red \\xff\\x00\\x07 end" in result.out
+    assert "\x1b" not in result.out
+    assert "\x07" not in result.out
+    assert "# uploaded 1 files" in result.err
+
+    (task,) = [entry for entry in json.loads((await journeyman("list", "--json")).out) if entry["title"] == "Greet"]
+    task_id = task["id"]
+    platform.submitted.append(task_id)
+    shown = json.loads((await journeyman("show", task_id, "--json")).out)
+    assert shown["verified"] is True
+    assert shown["receipts"][0]["passed"] is True
+    assert "✓ succeeded" in (await journeyman("show", task_id)).out
+
+    patch = (await journeyman("diff", task_id)).out
+    applied = await asyncio.create_subprocess_exec("git", "apply", "-", cwd=project, stdin=asyncio.subprocess.PIPE)
+    await applied.communicate(patch.encode())
+    assert applied.returncode == 0
+    assert (project / "greeting.txt").read_text() == "hello\nworld\n"
+
+    events = [json.loads(line) for line in (await journeyman("watch", task_id, "--json")).out.splitlines()]
+    assert [event["seq"] for event in events] == list(range(1, len(events) + 1))
+    history = [json.loads(line) for line in (await journeyman("logs", task_id, "--json")).out.splitlines()]
+    assert history == events
+
+    downloaded = await journeyman("artifacts", task_id, "--download", str(tmp_path / "out"))
+    assert downloaded.code == 0
+    assert (tmp_path / "out" / "changes.patch").read_text() == patch
+    assert (await journeyman("cancel", task_id)).out == f"{task_id} is succeeded.\n"
+
+
+async def test_a_failed_task_is_exit_code_one(journeyman: CommandLine, platform: Platform) -> None:
+    instruction = platform.register([planner(plan()), coder(work()), reviewer(approve())])
+    result = await journeyman("submit", instruction, "--setup", "echo no luck; false", "--wait")
+    assert result.code == 1, result.out + result.err
+    assert "✗ failed" in result.out
+    assert "no luck" in result.out
+
+
+async def test_cancelled_from_elsewhere_is_exit_code_four(journeyman: CommandLine, platform: Platform) -> None:
+    instruction = platform.register([planner(plan()), coder(shell("sleep 60"), work())])
+    task_id = (await journeyman("submit", instruction)).out.strip()
+    platform.submitted.append(task_id)
+    watching = asyncio.create_task(journeyman("watch", task_id))
+    await platform.wait_until_event(task_id, "agent.tool_call")
+    assert (await journeyman("cancel", task_id)).code == 0
+    result = await watching
+    assert result.code == 4
+    assert "⊘ cancelled" in result.out
+
+
+async def test_a_repeated_submit_is_one_task(journeyman: CommandLine, platform: Platform) -> None:
+    instruction = platform.register([planner(plan()), coder(work()), reviewer(approve())])
+    first, second = [await journeyman("submit", instruction, "--idempotency-key", "e2e-once") for _ in range(2)]
+    assert first.code == second.code == 0
+    assert first.out == second.out
+    platform.submitted.append(first.out.strip())
