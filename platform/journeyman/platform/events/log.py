@@ -12,6 +12,7 @@ from journeyman.platform.kit.clock import now
 from journeyman.platform.kit.database import Json
 from journeyman.platform.kit.errors import Conflict, NotFound
 from journeyman.platform.kit.ids import new_id
+from journeyman.platform.kit.metrics import EVENTS_APPENDED, count_after_commit
 from journeyman.platform.tasks.models import Task
 
 CHANNEL: Final = "journeyman_events"
@@ -98,4 +99,5 @@ async def append(
     session.add(event)
     await session.flush()
     await session.execute(sa.select(sa.func.pg_notify(CHANNEL, task_id)))
+    count_after_commit(session, EVENTS_APPENDED, type_.value)
     return event

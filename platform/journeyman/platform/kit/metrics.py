@@ -14,11 +14,15 @@ from prometheus_client import (
     generate_latest,
     start_http_server,
 )
+from sqlalchemy import event
+from sqlalchemy.ext.asyncio import AsyncSession
+from sqlalchemy.orm import Session
 
 REGISTRY: Final = CollectorRegistry()
 ProcessCollector(registry=REGISTRY)
 GCCollector(registry=REGISTRY)
 
+_PENDING: Final = "journeyman.metrics"
 _FAST: Final = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10)
 _SLOW: Final = (0.01, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300, 600, 1800)
 
@@ -67,7 +71,6 @@ SANDBOX_LEASES: Final = Counter(
 SANDBOX_LEASE_DURATION: Final = Histogram(
     "journeyman_sandbox_lease_duration_seconds", "Asked to ready.", ["driver"], buckets=_FAST, registry=REGISTRY
 )
-SANDBOXES: Final = Gauge("journeyman_sandboxes", "Sandboxes alive in this process.", ["driver"], registry=REGISTRY)
 SANDBOX_EXEC_DURATION: Final = Histogram(
     "journeyman_sandbox_exec_duration_seconds", "Commands in sandboxes.", ["driver"], buckets=_SLOW, registry=REGISTRY
 )
@@ -96,3 +99,23 @@ def start_metrics_server(port: int, host: str = "127.0.0.1") -> WSGIServer:
     """
     server, _thread = start_http_server(port, addr=host, registry=REGISTRY)
     return server
+
+
+def count_after_commit(session: AsyncSession, counter: Counter, *labels: str) -> None:
+    """Count what the session's transaction did once it is committed, and nothing if it is rolled back."""
+    pending: list[tuple[Counter, tuple[str, ...]]] | None = session.info.get(_PENDING)
+    if pending is None:
+        pending = session.info[_PENDING] = []
+        event.listen(session.sync_session, "after_commit", _count)
+        event.listen(session.sync_session, "after_rollback", _forget)
+    pending.append((counter, labels))
+
+
+def _count(session: Session) -> None:
+    for counter, labels in session.info.get(_PENDING, ()):
+        counter.labels(*labels).inc()
+    _forget(session)
+
+
+def _forget(session: Session) -> None:
+    session.info.get(_PENDING, []).clear()

@@ -15,8 +15,9 @@ from journeyman.platform.inference.models import LedgerEntry
 from journeyman.platform.kit.clock import now
 from journeyman.platform.kit.database import Database
 from journeyman.platform.kit.ids import new_id
-from journeyman.platform.sandboxes.models import SandboxLease
 from journeyman.platform.sandboxes.errors import SandboxLost
+from journeyman.platform.sandboxes.models import SandboxLease
+from journeyman.platform.sandboxes.observation import observed_lease
 from journeyman.platform.sandboxes.port import Sandbox, SandboxDriver, SandboxSpec
 
 
@@ -70,7 +71,8 @@ class Leases:
                 return Held(await self._driver.connect(lease.id), fresh=False)
             except SandboxLost:
                 await self._driver.release(lease.id)
-        sandbox = await self._driver.lease(furnishing.spec(new_id("sandbox")))
+        with observed_lease("local"):
+            sandbox = await self._driver.lease(furnishing.spec(new_id("sandbox")))
         try:
             if snapshot is not None:
                 await self._snapshots.restore(sandbox, claim.project_id, snapshot)

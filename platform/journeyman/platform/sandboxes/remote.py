@@ -8,6 +8,7 @@ from contextlib import AbstractAsyncContextManager
 from typing import Any
 
 from journeyman.platform.kit.errors import InvalidInput
+from journeyman.platform.sandboxes.observation import observed_run
 from journeyman.platform.sandboxes.port import (
     WORKSPACE,
     ExecRequest,
@@ -62,6 +63,7 @@ class AgentSandbox:
     ) -> AbstractAsyncContextManager[Call]:
         return calling(self._dial, self._id, self._token, {"op": op, **parameters}, payload, timeout_s=timeout_s)
 
+    @observed_run("local")
     async def run(self, request: ExecRequest, on_output: OutputCallback | None = None) -> ExecResult:
         _check(request)
         # The agent enforces the timeout, and needs a moment for it; that it does so is not taken on trust.

@@ -9,6 +9,7 @@ from journeyman.platform.events.log import append
 from journeyman.platform.events.types import EventType
 from journeyman.platform.kit.clock import now
 from journeyman.platform.kit.errors import Conflict, NotFound
+from journeyman.platform.kit.metrics import TASK_TRANSITIONS, count_after_commit
 from journeyman.platform.tasks.contract import TERMINAL, TRANSITIONS, TaskState
 from journeyman.platform.tasks.models import Task
 
@@ -66,6 +67,7 @@ async def transition(
     if current == TaskState.QUEUED and task.started_at is None and to not in TERMINAL:
         task.started_at = moment
     task.state = to.value
+    count_after_commit(session, TASK_TRANSITIONS, to.value)
     await session.flush()
     return task
 
