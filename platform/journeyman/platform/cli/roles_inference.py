@@ -1,15 +1,11 @@
-"""The processes of the inference slice: the gateway and the replay engine. Each runs until SIGTERM or SIGINT."""
+"""The processes of the inference slice: the gateway and the replay engine. Each runs until SIGTERM or SIGINT.
+
+Each loads only what is its own: loading is most of the time that the platform takes to start.
+"""
 
 import signal
 from typing import Final
 
-import uvicorn
-import uvloop
-from aiohttp import web
-
-from journeyman.platform.inference.gateway.app import create_gateway, gateway_database, instrumented
-from journeyman.platform.inference.replay.app import create_replay_app
-from journeyman.platform.inference.replay.catalog import ReplayCatalog
 from journeyman.platform.kit import telemetry
 from journeyman.platform.kit.settings import Settings
 
@@ -19,6 +15,8 @@ _GRACE_S: Final = 20
 
 def run_gateway(settings: Settings) -> None:
     """Serve the gateway at ``gateway_host:gateway_port``."""
+    import uvloop
+
     observed = telemetry.setup("gateway", settings)
     # When it has stopped, uvicorn raises the signal that stopped it once more: by default that would end the process
     # before its connections and its telemetry are closed.
@@ -32,6 +30,11 @@ def run_gateway(settings: Settings) -> None:
 
 def run_replay_engine(settings: Settings, host: str, port: int) -> None:
     """Serve scripted answers at ``host:port`` under ``/v1``."""
+    from aiohttp import web
+
+    from journeyman.platform.inference.replay.app import create_replay_app
+    from journeyman.platform.inference.replay.catalog import ReplayCatalog
+
     observed = telemetry.setup("replay", settings)
     try:
         web.run_app(
@@ -49,6 +52,10 @@ def run_replay_engine(settings: Settings, host: str, port: int) -> None:
 
 
 async def _serve_gateway(settings: Settings) -> None:
+    import uvicorn
+
+    from journeyman.platform.inference.gateway.app import create_gateway, gateway_database, instrumented
+
     database = gateway_database(settings)
     server = uvicorn.Server(
         uvicorn.Config(

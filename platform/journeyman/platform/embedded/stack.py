@@ -129,6 +129,7 @@ class EmbeddedStack:
 
     async def add(self, *names: str) -> None:
         """Start further servers, steps or ``roles`` (with what they need) in a running stack and wait for them."""
+        self._wanted |= set(names)
         await self._launch([name for name in names if name != ROLES], [], roles=ROLES in names)
 
     def prepare(self) -> None:

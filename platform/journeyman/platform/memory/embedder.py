@@ -1,11 +1,14 @@
 """The embedder driver for any OpenAI-compatible ``/v1/embeddings``."""
 
-from typing import Final
-
-import openai
+import asyncio
+from importlib import import_module
+from typing import TYPE_CHECKING, Final
 
 from journeyman.platform.inference.port import HEADER_PROJECT
 from journeyman.platform.kit.errors import Unavailable
+
+if TYPE_CHECKING:
+    import openai
 
 _BATCH: Final = 32
 _MOST_CHARACTERS: Final = 4000
@@ -16,8 +19,11 @@ class OpenAIEmbedder:
     """Says with each request whether it embeds a query or passages (``input_type``), as asymmetric models need it."""
 
     def __init__(self, base_url: str, api_key: str, model: str, *, timeout_s: float = 30) -> None:
-        self._client = openai.AsyncOpenAI(base_url=base_url, api_key=api_key, timeout=timeout_s, max_retries=0)
+        self._base_url = base_url
+        self._api_key = api_key
         self._model = model
+        self._timeout_s = timeout_s
+        self._client: openai.AsyncOpenAI | None = None
 
     async def embed_passages(self, texts: list[str], *, project_id: str | None = None) -> list[list[float]]:
         vectors: list[list[float]] = []
@@ -29,8 +35,11 @@ class OpenAIEmbedder:
         return (await self._embed([text], "query", project_id))[0]
 
     async def _embed(self, texts: list[str], input_type: str, project_id: str | None) -> list[list[float]]:
+        client = await self._connected()
+        import openai
+
         try:
-            answer = await self._client.embeddings.create(
+            answer = await client.embeddings.create(
                 model=self._model,
                 input=[_clean(text) for text in texts],
                 extra_body={"input_type": input_type},
@@ -47,8 +56,21 @@ class OpenAIEmbedder:
             raise Unavailable(f"The embeddings server answered {len(answer.data)} vectors for {len(texts)} texts.")
         return [item.embedding for item in sorted(answer.data, key=lambda item: item.index)]
 
+    async def _connected(self) -> "openai.AsyncOpenAI":
+        # Loaded at the first call: a process that starts should not wait for what it may never need.
+        if self._client is None:
+            await asyncio.to_thread(import_module, "openai")
+        if self._client is None:
+            import openai
+
+            self._client = openai.AsyncOpenAI(
+                base_url=self._base_url, api_key=self._api_key, timeout=self._timeout_s, max_retries=0
+            )
+        return self._client
+
     async def close(self) -> None:
-        await self._client.close()
+        if self._client is not None:
+            await self._client.close()
 
 
 def _clean(text: str) -> str:

@@ -11,6 +11,7 @@ Environment: ``JOURNEYMAN_VECTORS_PATH``, ``JOURNEYMAN_VECTORS_PORT``, ``JOURNEY
 
 import asyncio
 import json
+import logging
 import os
 import secrets
 import shutil
@@ -19,16 +20,19 @@ import warnings
 from collections.abc import AsyncIterator, Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
-from functools import partial
 from pathlib import Path
-from typing import Annotated, Any, TypeVar
+from typing import Any, Final, TypeVar
 
 import uvicorn
-from fastapi import APIRouter, Body, Depends, FastAPI, Request, Response
-from fastapi.responses import JSONResponse
 from qdrant_client import QdrantClient, models
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import Route
 
 T = TypeVar("T")
+
+logger = logging.getLogger(__name__)
 
 _META = "meta.json"
 
@@ -90,122 +94,126 @@ class LocalStorage:
         self._thread.shutdown()
 
 
-def create_app(path: Path, key: str) -> FastAPI:
+def create_app(path: Path, key: str) -> Starlette:
     """The server's application; ``key`` is wanted with every request."""
     storage = LocalStorage(path)
 
     @asynccontextmanager
-    async def lifespan(_app: FastAPI) -> AsyncIterator[None]:
+    async def lifespan(_app: Starlette) -> AsyncIterator[None]:
         await storage.open()
         yield
         await storage.close()
 
-    app = FastAPI(lifespan=lifespan, openapi_url=None, dependencies=[Depends(_timed)])
-    app.state.storage = storage
+    collections = Collections(storage)
+    routes = [
+        ("GET", "/readyz", collections.ready),
+        ("GET", "/collections/{name}/exists", collections.exists),
+        ("GET", "/collections/{name}", collections.get),
+        ("PUT", "/collections/{name}", collections.create),
+        ("PUT", "/collections/{name}/index", collections.index),
+        ("PUT", "/collections/{name}/points", collections.upsert),
+        ("POST", "/collections/{name}/points/delete", collections.delete),
+        ("POST", "/collections/{name}/points/query", collections.query),
+    ]
+    return Starlette(
+        routes=[Route(where, _endpoint(answer, key), methods=[method]) for method, where, answer in routes],
+        lifespan=lifespan,
+    )
 
-    @app.middleware("http")
-    async def authenticate(request: Request, call_next: Callable[[Request], Awaitable[Response]]) -> Response:
+
+Answer = Callable[[Request], Awaitable[Any]]
+
+
+def _endpoint(answer: Answer, key: str) -> Callable[[Request], Awaitable[Response]]:
+    """Checks the key, and puts results and errors into the form of Qdrant's own."""
+
+    async def respond(request: Request) -> Response:
+        started = time.monotonic()
         given = request.headers.get("api-key", "")
         if not secrets.compare_digest(given.encode(), key.encode()):
-            return JSONResponse(
-                {"status": {"error": "Must provide an API key or an Authorization bearer token"}}, status_code=401
+            return _refusal(401, "Must provide an API key or an Authorization bearer token", started)
+        try:
+            result = await answer(request)
+        except Exists as error:
+            return _refusal(409, str(error), started)
+        except ValueError as error:
+            # The storage says ValueError both for what is absent and for what is wrong.
+            return _refusal(404 if "not found" in str(error) else 400, str(error), started)
+        except Exception as error:
+            logger.exception("request failed")
+            return _refusal(500, str(error), started)
+        return JSONResponse({"result": result, "status": "ok", "time": time.monotonic() - started})
+
+    return respond
+
+
+def _refusal(status: int, message: str, started: float) -> Response:
+    return JSONResponse({"status": {"error": message}, "time": time.monotonic() - started}, status_code=status)
+
+
+class Exists(Exception):
+    """The collection that is to be created is there."""
+
+
+_COMPLETED: Final = {"operation_id": 0, "status": "completed"}
+
+
+class Collections:
+    """The calls, each from a request to a JSON-able result."""
+
+    def __init__(self, storage: LocalStorage) -> None:
+        self._storage = storage
+
+    async def ready(self, _request: Request) -> bool:
+        await self._storage.call(lambda client: client.get_collections())
+        return True
+
+    async def exists(self, request: Request) -> dict[str, bool]:
+        name = request.path_params["name"]
+        return {"exists": await self._storage.call(lambda client: client.collection_exists(name))}
+
+    async def get(self, request: Request) -> Any:
+        name = request.path_params["name"]
+        return (await self._storage.call(lambda client: client.get_collection(name))).model_dump(mode="json")
+
+    async def create(self, request: Request) -> bool:
+        name = request.path_params["name"]
+        if not await self._storage.create(name, models.CreateCollection.model_validate_json(await request.body())):
+            raise Exists(f"Wrong input: Collection `{name}` already exists!")
+        return True
+
+    async def index(self, request: Request) -> dict[str, Any]:
+        """Local storage scans; there is no index to make."""
+        await self.get(request)
+        return _COMPLETED
+
+    async def upsert(self, request: Request) -> dict[str, Any]:
+        name, body = request.path_params["name"], models.PointsList.model_validate_json(await request.body())
+        await self._storage.call(lambda client: client.upsert(name, body.points))
+        return _COMPLETED
+
+    async def delete(self, request: Request) -> dict[str, Any]:
+        name, body = request.path_params["name"], models.FilterSelector.model_validate_json(await request.body())
+        await self._storage.call(lambda client: client.delete(name, body))
+        return _COMPLETED
+
+    async def query(self, request: Request) -> Any:
+        name, body = request.path_params["name"], models.QueryRequest.model_validate_json(await request.body())
+        vector = body.query.nearest if isinstance(body.query, models.NearestQuery) else body.query
+        if not isinstance(vector, list):
+            raise ValueError("this server compares plain vectors only")  # noqa: TRY004  answered as a 400
+        found = await self._storage.call(
+            lambda client: client.query_points(
+                name,
+                query=vector,
+                query_filter=body.filter,
+                limit=body.limit or 10,
+                offset=body.offset,
+                score_threshold=body.score_threshold,
+                with_payload=body.with_payload if body.with_payload is not None else False,
             )
-        return await call_next(request)
-
-    app.add_exception_handler(ValueError, partial(_refuse, 400))
-    app.add_exception_handler(Exception, partial(_refuse, 500))
-    app.include_router(_router)
-    return app
-
-
-async def _timed(request: Request) -> None:
-    request.state.started = time.monotonic()
-
-
-async def _refuse(status: int, _request: Request, error: Exception) -> Response:
-    # The storage says ValueError both for what is absent and for what is wrong.
-    code = 404 if status == 400 and "not found" in str(error) else status
-    return JSONResponse({"status": {"error": str(error)}, "time": 0.0}, status_code=code)
-
-
-def _answer(request: Request, result: Any) -> dict[str, Any]:
-    return {"result": result, "status": "ok", "time": time.monotonic() - request.state.started}
-
-
-def _storage(request: Request) -> LocalStorage:
-    storage: LocalStorage = request.app.state.storage
-    return storage
-
-
-_UPDATED = {"operation_id": 0, "status": "completed"}
-_router = APIRouter()
-
-
-@_router.get("/readyz")
-async def ready(request: Request) -> dict[str, Any]:
-    await _storage(request).call(lambda client: client.get_collections())
-    return _answer(request, True)
-
-
-@_router.get("/collections/{name}/exists")
-async def collection_exists(request: Request, name: str) -> dict[str, Any]:
-    exists = await _storage(request).call(lambda client: client.collection_exists(name))
-    return _answer(request, {"exists": exists})
-
-
-@_router.get("/collections/{name}")
-async def get_collection(request: Request, name: str) -> dict[str, Any]:
-    info = await _storage(request).call(lambda client: client.get_collection(name))
-    return _answer(request, info.model_dump(mode="json"))
-
-
-@_router.put("/collections/{name}")
-async def create_collection(request: Request, name: str, body: models.CreateCollection) -> Any:
-    if not await _storage(request).create(name, body):
-        return JSONResponse(
-            {"status": {"error": f"Wrong input: Collection `{name}` already exists!"}, "time": 0.0}, status_code=409
         )
-    return _answer(request, True)
-
-
-@_router.put("/collections/{name}/index")
-async def create_index(request: Request, name: str) -> dict[str, Any]:
-    """Local storage scans; there is no index to make."""
-    await _storage(request).call(lambda client: client.get_collection(name))
-    return _answer(request, _UPDATED)
-
-
-@_router.put("/collections/{name}/points")
-async def upsert(request: Request, name: str, body: models.PointsList) -> dict[str, Any]:
-    await _storage(request).call(lambda client: client.upsert(name, body.points))
-    return _answer(request, _UPDATED)
-
-
-@_router.post("/collections/{name}/points/delete")
-async def delete(
-    request: Request, name: str, body: Annotated[models.FilterSelector | models.PointIdsList, Body()]
-) -> dict[str, Any]:
-    await _storage(request).call(lambda client: client.delete(name, body))
-    return _answer(request, _UPDATED)
-
-
-@_router.post("/collections/{name}/points/query")
-async def query(request: Request, name: str, body: models.QueryRequest) -> dict[str, Any]:
-    vector = body.query.nearest if isinstance(body.query, models.NearestQuery) else body.query
-    if not isinstance(vector, list):
-        raise ValueError("this server compares plain vectors only")  # noqa: TRY004  answered as a 400
-    found = await _storage(request).call(
-        lambda client: client.query_points(
-            name,
-            query=vector,
-            query_filter=body.filter,
-            limit=body.limit or 10,
-            offset=body.offset,
-            score_threshold=body.score_threshold,
-            with_payload=body.with_payload if body.with_payload is not None else False,
-        )
-    )
-    return _answer(request, found.model_dump(mode="json"))
+        return found.model_dump(mode="json")
 
 
 def main() -> None:
