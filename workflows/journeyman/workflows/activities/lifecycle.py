@@ -8,7 +8,7 @@ from journeyman.platform.kit.database import Database
 from journeyman.platform.plans import repository as plans
 from journeyman.platform.sandboxes.leases import Claim, Leases
 from journeyman.platform.tasks import lifecycle
-from journeyman.platform.tasks.contract import TaskState
+from journeyman.platform.tasks.contract import TERMINAL, TaskState
 from journeyman.platform.threads import repository as threads
 from journeyman.workflows.types import (
     Finish,
@@ -50,6 +50,10 @@ class LifecycleActivities:
                 "retryable": finish.retryable,
             }
         async with self._database.transaction() as session:
+            task = await lifecycle.lock_task(session, finish.task.task_id)
+            if TaskState(task.state) in TERMINAL:
+                # Cancelled while it was queued and its workflow was about to begin: the end is written.
+                return
             await lifecycle.transition(
                 session, finish.task.task_id, TaskState(finish.state), failure=failure, verified=finish.verified
             )
