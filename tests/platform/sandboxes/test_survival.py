@@ -126,6 +126,16 @@ async def test_root_with_a_long_path(tmp_path: Path):
     await driver.close()
 
 
+async def test_drivers_that_meet_at_first_use(tmp_path: Path):
+    drivers = [LocalSandboxDriver(tmp_path / "root") for _ in range(4)]
+    sandboxes = await asyncio.gather(
+        *(driver.lease(SandboxSpec("sbx_same", limits=SMALL)) for driver in drivers),
+        *(driver.lease(SandboxSpec(f"sbx_{number}", limits=SMALL)) for number, driver in enumerate(drivers)),
+    )
+    assert {sandbox.id for sandbox in sandboxes} == {"sbx_same", "sbx_0", "sbx_1", "sbx_2", "sbx_3"}
+    assert len(await asyncio.to_thread(reap, tmp_path / "root", set())) == 5
+
+
 async def test_what_belongs_to_the_platform_is_closed_to_others(sandbox_root: Path, driver: SandboxDriver):
     sandbox = await driver.lease(SandboxSpec(f"sbx_{uuid.uuid4().hex}", limits=SMALL))
     assert (sandbox_root / sandbox.id).stat().st_mode & 0o077 == 0

@@ -65,7 +65,7 @@ else:
             """A value from JSON text without space around it. Raises ``ValueError``."""
             try:
                 return _scan(data if isinstance(data, str) else bytes(data).decode(), 0)[0]
-            except StopIteration:
+            except (StopIteration, SystemError):  # the latter is 3.11's way to say that json.decoder is not loaded
                 raise ValueError("not JSON") from None
 
         def dumps(value: Any) -> str:

@@ -1,6 +1,7 @@
 """bubblewrap: finding it, what a sandbox sees of the machine, and what its complaints mean."""
 
 import os
+import secrets
 import shutil
 import subprocess
 import sys
@@ -83,7 +84,7 @@ class Machine:
         version = f"{sys.implementation.cache_tag}-{hashlib.sha256(source.read_bytes()).hexdigest()[:16]}"
         agent = shared / f"agent-{version}.pyc"
         if not agent.exists():
-            partial = shared / f"{agent.name}.{os.getpid()}"
+            partial = shared / f"{agent.name}.{secrets.token_hex(6)}"
             py_compile.compile(
                 str(source),
                 cfile=str(partial),
@@ -97,7 +98,7 @@ class Machine:
         for name, text in _FILES.items():
             path = etc / name
             if not path.exists():
-                partial = etc / f"{name}.{os.getpid()}"
+                partial = etc / f"{name}.{secrets.token_hex(6)}"
                 partial.write_text(text)
                 partial.chmod(0o644)
                 partial.replace(path)

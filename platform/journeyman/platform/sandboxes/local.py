@@ -45,6 +45,7 @@ class LocalSandboxDriver:
         self._root = root.absolute()
         self._allow_unenforced = allow_unenforced_limits
         self._machine: bwrap.Machine | None = None
+        self._examining = asyncio.Lock()
         self._hierarchy: cgroups.Hierarchy | None = None
         self._complaint: str | None = None
 
@@ -108,8 +109,9 @@ class LocalSandboxDriver:
     # the machine
 
     async def _prepare(self) -> bwrap.Machine:
-        if self._machine is None:
-            self._machine = await asyncio.to_thread(self._examine)
+        async with self._examining:
+            if self._machine is None:
+                self._machine = await asyncio.to_thread(self._examine)
         return self._machine
 
     def _examine(self) -> bwrap.Machine:
