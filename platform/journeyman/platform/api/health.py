@@ -62,13 +62,13 @@ async def healthz() -> Health:
 @router.get("/readyz", tags=["health"])
 async def readyz(resources: ResourcesDep) -> Readiness:
     """Whether requests can be served. 503 while PostgreSQL or the object store is away."""
-    names = ("database", "object_store", "temporal")
+    names: tuple[str, ...] = ("database", "object_store", "temporal")
     results = await asyncio.gather(
         _check(lambda: _ask_database(resources)),
         _check(resources.object_store.check),
         _check(lambda: _ask_temporal(resources)),
     )
-    checks = dict(zip(names, results, strict=True))
+    checks: dict[str, Check] = dict(zip(names, results, strict=True))
     down = [name for name in ("database", "object_store") if not checks[name].ok]
     if down:
         raise Unavailable(
