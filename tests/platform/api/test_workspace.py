@@ -2,7 +2,6 @@
 
 import io
 import tarfile
-from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from decimal import Decimal
 
@@ -45,7 +44,7 @@ class Work:
 
 
 @pytest.fixture
-async def work(api: RunningApi, caller: Caller, database: Database) -> AsyncIterator[Work]:
+async def work(api: RunningApi, caller: Caller, database: Database) -> Work:
     store = api.resources.snapshots
     before = await store.from_archive(
         caller.project_id,
@@ -77,7 +76,7 @@ async def work(api: RunningApi, caller: Caller, database: Database) -> AsyncIter
             .where(Task.id == task_id)
             .values(initial_snapshot=before.digest, head_snapshot=before.digest)
         )
-    yield Work(task_id, before.digest, after.digest, ids)
+    return Work(task_id, before.digest, after.digest, ids)
 
 
 async def test_checkpoints(caller: Caller, work: Work) -> None:

@@ -1,7 +1,7 @@
 """From the outbox to Temporal: every task started once, every cancel heard, whatever is down."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import Callable
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -161,9 +161,9 @@ async def test_several_processes_start_each_task_once(
 
 
 @pytest.fixture
-async def quiet(apart_database: Database, temporal: Client) -> AsyncIterator[OutboxDispatcher]:
+async def quiet(apart_database: Database, temporal: Client) -> OutboxDispatcher:
     """A dispatcher that runs only when it is told to, and has the outbox to itself."""
-    yield OutboxDispatcher(apart_database, temporal)
+    return OutboxDispatcher(apart_database, temporal)
 
 
 async def test_a_workflow_that_exists_counts_as_delivered(

@@ -7,13 +7,13 @@ from importlib.metadata import version
 from typing import Any, Final
 
 from fastapi import APIRouter, FastAPI
-from journeyman.platform.checkpoints.snapshots import SnapshotStore
 
 from journeyman.platform.api import health, problems
 from journeyman.platform.api.requests import BodyLimit, RequestContext
 from journeyman.platform.api.resources import Resources
 from journeyman.platform.artifacts.endpoints import router as artifacts
 from journeyman.platform.checkpoints.endpoints import router as checkpoints
+from journeyman.platform.checkpoints.snapshots import SnapshotStore
 from journeyman.platform.events.endpoints import router as events
 from journeyman.platform.events.log import CHANNEL as EVENTS_CHANNEL
 from journeyman.platform.events.stream import EventFeed

@@ -4,12 +4,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from journeyman.platform.checkpoints.snapshots import FileChange, SnapshotStore
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from journeyman.platform.api.fields import refuse
 from journeyman.platform.checkpoints import queries
 from journeyman.platform.checkpoints.models import Checkpoint
+from journeyman.platform.checkpoints.snapshots import FileChange, SnapshotStore
 from journeyman.platform.kit.errors import NotFound
 from journeyman.platform.kit.ids import is_id
 from journeyman.platform.sandboxes.port import TreeEntry

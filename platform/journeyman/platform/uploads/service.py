@@ -8,10 +8,10 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import IO, Final
 
-from journeyman.platform.checkpoints.snapshots import SnapshotStore
 from starlette.exceptions import HTTPException
 
 from journeyman.platform.checkpoints.repository import note_snapshot
+from journeyman.platform.checkpoints.snapshots import SnapshotStore
 from journeyman.platform.kit.clock import now
 from journeyman.platform.kit.database import Database
 from journeyman.platform.kit.errors import InvalidInput, Unavailable
