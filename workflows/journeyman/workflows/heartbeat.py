@@ -16,12 +16,12 @@ R = TypeVar("R")
 
 async def _beat() -> None:
     while True:
-        activity.heartbeat()
         await asyncio.sleep(timing.BEAT.total_seconds())
+        activity.heartbeat()
 
 
 def beating(body: Callable[[S, A], Awaitable[R]]) -> Callable[[S, A], Awaitable[R]]:
-    """Wrap an activity method: the first beat comes at once, the next every ``timing.BEAT``.
+    """Wrap an activity method: beats come every ``timing.BEAT``, none from a body that is done sooner.
 
     The beats run on the same event loop as the body. A loop that is blocked therefore stops beating, and its
     activities are taken over. When the answer to a beat tells of a cancellation, the SDK cancels the body.

@@ -4,6 +4,8 @@ import asyncio
 import signal
 from importlib import import_module
 
+import uvloop
+
 from journeyman.platform.kit import metrics, telemetry
 from journeyman.platform.kit.settings import Settings
 
@@ -24,6 +26,6 @@ def run_worker(settings: Settings) -> None:
         await worker.run(settings, stop)
 
     try:
-        asyncio.run(main())
+        uvloop.run(main())
     finally:
         started.shutdown()

@@ -1,6 +1,6 @@
 """Temporal: the client."""
 
-from temporalio.client import Client, Plugin
+from temporalio.client import Client, GrpcCompression, Plugin
 from temporalio.contrib.pydantic import pydantic_data_converter
 
 from journeyman.platform.kit.names import (
@@ -31,5 +31,7 @@ async def connect(settings: Settings, *, lazy: bool = False, plugins: list[Plugi
         namespace=settings.temporal_namespace,
         data_converter=pydantic_data_converter,
         lazy=lazy,
+        # Payloads are references of a few hundred bytes: compressing them costs more time than it saves.
+        grpc_compression=GrpcCompression.NONE,
         plugins=plugins or [],
     )
