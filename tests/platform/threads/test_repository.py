@@ -47,7 +47,7 @@ async def test_models_see_the_system_message_and_the_current_segment(database: D
         thread = await session.get_one(Thread, thread_id)
         thread.segment_start = 5
         await session.flush()
-        assert [body["n"] for body in await threads.visible_bodies(session, thread)] == [1, 5, 6]
+        assert [body["n"] for _, body in await threads.visible_messages(session, thread)] == [1, 5, 6]
 
 
 async def test_a_tool_call_that_was_begun_is_known_by_its_sandbox(database: Database) -> None:

@@ -1,18 +1,16 @@
 """Making checkpoints."""
 
-from typing import Any
+from typing import Any, Final
 
 import sqlalchemy as sa
 from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from journeyman.platform.checkpoints.models import Checkpoint, SnapshotRow
+from journeyman.platform.checkpoints.models import SnapshotRow
 from journeyman.platform.events.log import append
 from journeyman.platform.events.types import EventType
 from journeyman.platform.inference.models import LedgerEntry
-from journeyman.platform.kit.clock import now
 from journeyman.platform.kit.ids import derived_id
-from journeyman.platform.threads import repository as threads
 
 
 async def note_snapshot(session: AsyncSession, project_id: str, digest: str, files: int, size: int) -> None:
@@ -36,6 +34,27 @@ async def ledger_totals(session: AsyncSession, task_id: str) -> dict[str, Any]:
     return {"tokens": int(tokens), "cost_usd": str(cost)}
 
 
+_CREATE: Final = sa.text(
+    """
+    INSERT INTO checkpoints (id, project_id, task_id, event_seq, thread_id, thread_cursors, plan_revision, snapshot,
+        budget, step_key, created_at)
+    VALUES (:id, :project_id, :task_id, :event_seq, :thread_id,
+        (SELECT coalesce(jsonb_object_agg(id, last_seq), '{}') FROM threads WHERE task_id = :task_id),
+        :plan_revision, :snapshot,
+        (SELECT jsonb_build_object('tokens', coalesce(sum(prompt_tokens + completion_tokens), 0),
+            'cost_usd', coalesce(sum(cost_usd), 0)::text) FROM ledger_entries WHERE task_id = :task_id),
+        :step_key, now())
+    """
+).bindparams(
+    *(
+        sa.bindparam(name, type_=sa.Text)
+        for name in ("id", "project_id", "task_id", "thread_id", "snapshot", "step_key")
+    ),
+    sa.bindparam("event_seq", type_=sa.BigInteger),
+    sa.bindparam("plan_revision", type_=sa.Integer),
+)
+
+
 async def create(
     session: AsyncSession,
     *,
@@ -46,11 +65,9 @@ async def create(
     plan_revision: int,
     snapshot: str,
     step_key: str,
-) -> str:
-    """Make the checkpoint of a step, with its event; made once however often the step is repeated. Returns its id."""
+) -> bool:
+    """Make the checkpoint of a step, with its event; made once however often the step is repeated. Whether it is new."""
     checkpoint_id = derived_id("checkpoint", step_key)
-    if await session.get(Checkpoint, checkpoint_id) is not None:
-        return checkpoint_id
     event = await append(
         session,
         task_id,
@@ -60,20 +77,19 @@ async def create(
         subtask_id=subtask_id,
         step_key=f"{step_key}:checkpoint",
     )
-    session.add(
-        Checkpoint(
-            id=checkpoint_id,
-            project_id=project_id,
-            task_id=task_id,
-            event_seq=event.seq,
-            thread_id=thread_id,
-            thread_cursors=await threads.cursors(session, task_id),
-            plan_revision=plan_revision,
-            snapshot=snapshot,
-            budget=await ledger_totals(session, task_id),
-            step_key=step_key,
-            created_at=now(),
-        )
+    if not event.new:
+        return False
+    await session.execute(
+        _CREATE,
+        {
+            "id": checkpoint_id,
+            "project_id": project_id,
+            "task_id": task_id,
+            "event_seq": event.seq,
+            "thread_id": thread_id,
+            "plan_revision": plan_revision,
+            "snapshot": snapshot,
+            "step_key": step_key,
+        },
     )
-    await session.flush()
-    return checkpoint_id
+    return True

@@ -1,9 +1,11 @@
 """Writing the event log: always inside the transaction that changes the state the event tells of."""
 
 import re
+from dataclasses import dataclass
 from typing import Any, Final
 
 import sqlalchemy as sa
+from sqlalchemy.dialects.postgresql import JSONB
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from journeyman.platform.events.models import Event
@@ -21,6 +23,42 @@ CHANNEL: Final = "journeyman_events"
 MAX_STRING: Final = 16 * 1024
 """Characters of one string in an event. The whole text is kept where it came from: message, output or artifact."""
 
+
+@dataclass(frozen=True, slots=True)
+class Appended:
+    """An event's place in the log. ``new``: it was written now, not by an earlier attempt at the same step."""
+
+    id: str
+    seq: int
+    new: bool
+
+
+_LOCK: Final = sa.text("SELECT 1 FROM tasks WHERE id = :task_id FOR NO KEY UPDATE")
+
+# One statement, because every step of every agent pays for it several times: take the next number, write, notify.
+_APPEND: Final = sa.text(
+    """
+    WITH head AS (
+        UPDATE tasks SET last_seq = last_seq + 1, updated_at = :time
+        WHERE id = :task_id AND finished_at IS NULL
+            AND NOT EXISTS (SELECT 1 FROM events WHERE step_key = :step_key)
+        RETURNING last_seq, project_id
+    )
+    INSERT INTO events (task_id, seq, id, project_id, type, time, thread_id, subtask_id, data, step_key)
+    SELECT :task_id, last_seq, :id, project_id, :type, :time, :thread_id, :subtask_id, :data, :step_key FROM head
+    RETURNING seq, pg_notify(:channel, :task_id)
+    """
+).bindparams(
+    sa.bindparam("task_id", type_=sa.Text),
+    sa.bindparam("id", type_=sa.Text),
+    sa.bindparam("type", type_=sa.Text),
+    sa.bindparam("time", type_=sa.DateTime(timezone=True)),
+    sa.bindparam("thread_id", type_=sa.Text),
+    sa.bindparam("subtask_id", type_=sa.Text),
+    sa.bindparam("data", type_=JSONB),
+    sa.bindparam("step_key", type_=sa.Text),
+    sa.bindparam("channel", type_=sa.Text),
+)
 
 _SURROGATE: Final = re.compile("[\ud800-\udfff]")
 
@@ -53,8 +91,8 @@ async def append(
     thread_id: str | None = None,
     subtask_id: str | None = None,
     step_key: str | None = None,
-) -> Event:
-    """Append one event. With a ``step_key`` that already has one, that event is returned and nothing is written.
+) -> Appended:
+    """Append one event. With a ``step_key`` that already has one, nothing is written and that one is returned.
 
     The task's row is locked until the transaction ends: events of one task get their ``seq`` in commit order, so the
     sequence has no gap and a reader never sees 7 before 6. Keep transactions that append short.
@@ -62,42 +100,39 @@ async def append(
     The log of a task that has ended is closed: a worker that was cut off and wakes up late gets :class:`Conflict`
     with code ``task_ended`` and its whole transaction is undone.
     """
-    # NO KEY: rows that refer to the task may be written meanwhile.
-    row = (
-        await session.execute(
-            sa.select(Task.project_id, Task.finished_at).where(Task.id == task_id).with_for_update(key_share=True)
-        )
-    ).one_or_none()
-    if row is None:
-        raise NotFound(f"There is no task {task_id}.")
-    if step_key is not None:
-        existing = await session.scalar(sa.select(Event).where(Event.step_key == step_key))
-        if existing is not None:
-            return existing
-    if row.finished_at is not None:
-        raise Conflict(f"Task {task_id} has ended; nothing more can happen to it.", code="task_ended")
-    moment = now()
-    seq = await session.scalar(
-        sa.update(Task)
-        .where(Task.id == task_id)
-        .values(last_seq=Task.last_seq + 1, updated_at=moment)
-        .returning(Task.last_seq)
-        .execution_options(synchronize_session=False)
-    )
-    event = Event(
-        task_id=task_id,
-        seq=seq,
-        id=new_id("event"),
-        project_id=row.project_id,
-        type=type_.value,
-        time=moment,
-        thread_id=thread_id,
-        subtask_id=subtask_id,
-        data=storable(data),
-        step_key=step_key,
-    )
-    session.add(event)
+    # What the session still holds back may be part of the same change, the end of the task among it.
     await session.flush()
-    await session.execute(sa.select(sa.func.pg_notify(CHANNEL, task_id)))
+    if step_key is not None:
+        # First the lock, then a statement of its own: one that waits for the lock does not see what was written meanwhile.
+        await session.execute(_LOCK, {"task_id": task_id})
+    event_id = new_id("event")
+    seq = await session.scalar(
+        _APPEND,
+        {
+            "task_id": task_id,
+            "id": event_id,
+            "type": type_.value,
+            "time": now(),
+            "thread_id": thread_id,
+            "subtask_id": subtask_id,
+            "data": storable(data),
+            "step_key": step_key,
+            "channel": CHANNEL,
+        },
+    )
+    if seq is None:
+        return await _why_not(session, task_id, step_key)
     count_after_commit(session, EVENTS_APPENDED, type_.value)
-    return event
+    return Appended(event_id, seq, new=True)
+
+
+async def _why_not(session: AsyncSession, task_id: str, step_key: str | None) -> Appended:
+    if step_key is not None:
+        existing = (
+            await session.execute(sa.select(Event.id, Event.seq).where(Event.step_key == step_key))
+        ).one_or_none()
+        if existing is not None:
+            return Appended(existing.id, existing.seq, new=False)
+    if await session.scalar(sa.select(Task.id).where(Task.id == task_id)) is None:
+        raise NotFound(f"There is no task {task_id}.")
+    raise Conflict(f"Task {task_id} has ended; nothing more can happen to it.", code="task_ended")

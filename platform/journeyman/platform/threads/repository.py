@@ -1,7 +1,7 @@
 """Threads and their append-only messages."""
 
 import json
-from typing import Any
+from typing import Any, Final
 
 import sqlalchemy as sa
 from sqlalchemy.dialects.postgresql import insert
@@ -29,30 +29,39 @@ async def get_thread(session: AsyncSession, thread_id: str) -> Thread:
     return thread
 
 
+_APPEND: Final = sa.text(
+    """
+    WITH head AS (
+        UPDATE threads SET last_seq = last_seq + 1
+        WHERE id = :thread_id AND NOT EXISTS (SELECT 1 FROM messages WHERE step_key = :step_key)
+        RETURNING last_seq, project_id, task_id
+    )
+    INSERT INTO messages (id, project_id, task_id, thread_id, seq, step_key, body)
+    SELECT :id, project_id, task_id, :thread_id, last_seq, :step_key, :body FROM head
+    RETURNING seq
+    """
+).bindparams(
+    sa.bindparam("thread_id", type_=sa.Text),
+    sa.bindparam("step_key", type_=sa.Text),
+    sa.bindparam("id", type_=sa.Text),
+    sa.bindparam("body", type_=sa.LargeBinary),
+)
+
+
 async def append_message(
     session: AsyncSession, thread_id: str, step_key: str, body: dict[str, Any]
 ) -> tuple[int, bool]:
     """Append a message; returns its ``seq`` and whether it is new. The same step key is stored once."""
-    thread = await session.scalar(sa.select(Thread).where(Thread.id == thread_id).with_for_update())
-    if thread is None:
-        raise NotFound(f"There is no thread {thread_id}.")
-    existing = await session.scalar(sa.select(Message.seq).where(Message.step_key == step_key))
-    if existing is not None:
-        return existing, False
-    thread.last_seq += 1
-    session.add(
-        Message(
-            id=new_id("message"),
-            project_id=thread.project_id,
-            task_id=thread.task_id,
-            thread_id=thread_id,
-            seq=thread.last_seq,
-            step_key=step_key,
-            body=encode(body),
-        )
-    )
     await session.flush()
-    return thread.last_seq, True
+    seq = await session.scalar(
+        _APPEND, {"thread_id": thread_id, "step_key": step_key, "id": new_id("message"), "body": encode(body)}
+    )
+    if seq is not None:
+        return seq, True
+    existing = await session.scalar(sa.select(Message.seq).where(Message.step_key == step_key))
+    if existing is None:
+        raise NotFound(f"There is no thread {thread_id}.")
+    return existing, False
 
 
 async def bodies(session: AsyncSession, thread_id: str) -> list[dict[str, Any]]:
@@ -61,20 +70,24 @@ async def bodies(session: AsyncSession, thread_id: str) -> list[dict[str, Any]]:
     return [json.loads(body) for body in rows]
 
 
-async def visible_bodies(session: AsyncSession, thread: Thread) -> list[dict[str, Any]]:
-    """What a model is sent: the system message and the current segment."""
-    rows = await session.scalars(
-        sa.select(Message.body)
+async def visible_messages(session: AsyncSession, thread: Thread) -> list[tuple[str, dict[str, Any]]]:
+    """What a model is sent, each with its step key: the system message and the current segment."""
+    rows = await session.execute(
+        sa.select(Message.step_key, Message.body)
         .where(Message.thread_id == thread.id, sa.or_(Message.seq == 1, Message.seq >= thread.segment_start))
         .order_by(Message.seq)
     )
-    return [json.loads(body) for body in rows]
+    return [(step_key, json.loads(body)) for step_key, body in rows]
 
 
-async def find_message(session: AsyncSession, step_key: str) -> dict[str, Any] | None:
-    """The message stored under the step key, if the step was done before."""
-    body = await session.scalar(sa.select(Message.body).where(Message.step_key == step_key))
-    return None if body is None else json.loads(body)
+async def messages_of_step(session: AsyncSession, thread_id: str, step: str) -> dict[str, dict[str, Any]]:
+    """What is stored of one step, by step key: the model's answer, and the results of the calls that were done."""
+    rows = await session.execute(
+        sa.select(Message.step_key, Message.body).where(
+            Message.thread_id == thread_id, Message.step_key.startswith(f"{step}:", autoescape=True)
+        )
+    )
+    return {step_key: json.loads(body) for step_key, body in rows}
 
 
 async def cursors(session: AsyncSession, task_id: str) -> dict[str, int]:

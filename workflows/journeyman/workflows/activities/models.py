@@ -13,7 +13,7 @@ from journeyman.agents.context import assistant_message, written_arguments
 from journeyman.agents.roles import profile
 from journeyman.agents.tools import tool_schemas
 from journeyman.platform.checkpoints.repository import ledger_totals
-from journeyman.platform.events.log import append
+from journeyman.platform.events.log import Appended, append
 from journeyman.platform.events.types import EventType
 from journeyman.platform.inference.errors import ModelUnavailable
 from journeyman.platform.inference.port import CallIdentity, ModelAnswer, ModelEngine, ModelRequest
@@ -54,13 +54,13 @@ class ModelActivities:
         key = f"{step.key}:answer"
         attempt = step.tries * ATTEMPTS_PER_EXECUTION + activity.info().attempt
         async with self._database.transaction() as session:
-            stored = await threads.find_message(session, key)
-            if stored is not None:
-                return _turn(stored)
             task = await session.get_one(Task, step.thread.task.task_id)
-            await _check_limits(session, task)
             thread = await threads.get_thread(session, step.thread.thread_id)
-            messages = await threads.visible_bodies(session, thread)
+            keyed = await threads.visible_messages(session, thread)
+            if key in dict(keyed):
+                return _turn(dict(keyed)[key])
+            messages = [message for _, message in keyed]
+            await _check_limits(session, task)
             await self._event(session, step, EventType.MODEL_STARTED, {"attempt": attempt, "step": step.number})
         try:
             if needs_summary(thread, messages, self._window):
@@ -98,59 +98,63 @@ class ModelActivities:
         async with self._database.transaction() as session:
             await begin_segment(session, step, messages, answer.text, thread.context_tokens)
         async with self._database.transaction() as session:
-            return await threads.visible_bodies(session, await threads.get_thread(session, thread.id))
+            keyed = await threads.visible_messages(session, await threads.get_thread(session, thread.id))
+            return [message for _, message in keyed]
 
     async def _store(self, task: Task, step: Step, key: str, answer: ModelAnswer) -> Turn:
         calls = [{"id": call.id, "name": call.name, "arguments": call.arguments} for call in answer.tool_calls]
         message = assistant_message(answer.text, calls, answer.reasoning)
+        usage = answer.usage
+        completed = {
+            "step": step.number,
+            "model": answer.model,
+            "finish_reason": answer.finish_reason,
+            "ttft_s": round(answer.ttft_s, 4),
+            "duration_s": round(answer.duration_s, 4),
+            "usage": None
+            if usage is None
+            else {
+                "prompt_tokens": usage.prompt_tokens,
+                "cached_tokens": usage.cached_tokens,
+                "completion_tokens": usage.completion_tokens,
+            },
+        }
         async with self._database.transaction() as session:
-            # The task's lock before the thread's, as everywhere: two activities never wait for each other.
-            await lifecycle.lock_task(session, step.thread.task.task_id)
-            seq, new = await threads.append_message(session, step.thread.thread_id, key, message)
-            if not new:
-                return _turn(message)
-            await lifecycle.resume(session, task.id, only_reason="model_unavailable")
-            usage = answer.usage
+            # The event first: the task's lock before the thread's, as everywhere, so that no two wait for each other.
+            event = await self._event(session, step, EventType.MODEL_COMPLETED, completed, step_key=f"{key}:completed")
+            if not event.new:
+                keyed = await threads.messages_of_step(session, step.thread.thread_id, step.key)
+                return _turn(keyed[key])
+            seq, _ = await threads.append_message(session, step.thread.thread_id, key, message)
+            if activity.info().attempt > 1:
+                await lifecycle.resume(session, task.id, only_reason="model_unavailable")
             thread = await threads.get_thread(session, step.thread.thread_id)
             thread.segment = segment_of(thread).answered().model_dump(mode="json")
             thread.context_tokens = 0 if usage is None else usage.prompt_tokens + usage.completion_tokens
+            await self._tell(session, step, answer, message, seq)
+            await _warn_of_limits(session, task)
+        return _turn(message)
+
+    async def _tell(
+        self, session: AsyncSession, step: Step, answer: ModelAnswer, message: dict[str, Any], seq: int
+    ) -> None:
+        """The events of what the agent said and wants to do."""
+        if answer.reasoning:
+            await self._event(session, step, EventType.AGENT_REASONING, {"text": answer.reasoning})
+        if answer.text:
+            await self._event(session, step, EventType.AGENT_MESSAGE, {"text": answer.text, "message_seq": seq})
+        for index, call in enumerate(message.get("tool_calls") or ()):
+            function = call["function"]
             await self._event(
                 session,
                 step,
-                EventType.MODEL_COMPLETED,
+                EventType.AGENT_TOOL_CALL,
                 {
-                    "step": step.number,
-                    "model": answer.model,
-                    "finish_reason": answer.finish_reason,
-                    "ttft_s": round(answer.ttft_s, 4),
-                    "duration_s": round(answer.duration_s, 4),
-                    "usage": None
-                    if usage is None
-                    else {
-                        "prompt_tokens": usage.prompt_tokens,
-                        "cached_tokens": usage.cached_tokens,
-                        "completion_tokens": usage.completion_tokens,
-                    },
+                    "call_id": f"{step.key}:{index}",
+                    "tool": function["name"],
+                    "arguments": written_arguments(function["arguments"]),
                 },
             )
-            if answer.reasoning:
-                await self._event(session, step, EventType.AGENT_REASONING, {"text": answer.reasoning})
-            if answer.text:
-                await self._event(session, step, EventType.AGENT_MESSAGE, {"text": answer.text, "message_seq": seq})
-            for index, call in enumerate(message.get("tool_calls") or ()):
-                function = call["function"]
-                await self._event(
-                    session,
-                    step,
-                    EventType.AGENT_TOOL_CALL,
-                    {
-                        "call_id": f"{step.key}:{index}",
-                        "tool": function["name"],
-                        "arguments": written_arguments(function["arguments"]),
-                    },
-                )
-            await _warn_of_limits(session, task)
-        return _turn(message)
 
     async def _failed(self, step: Step, attempt: int, error: JourneymanError) -> None:
         """Note the failure; after some in a row, show the task as waiting for the model."""
@@ -171,14 +175,17 @@ class ModelActivities:
                 await lifecycle.pause(session, step.thread.task.task_id, "model_unavailable", {"detail": error.message})
 
     @staticmethod
-    async def _event(session: AsyncSession, step: Step, type_: EventType, data: dict[str, Any]) -> None:
-        await append(
+    async def _event(
+        session: AsyncSession, step: Step, type_: EventType, data: dict[str, Any], *, step_key: str | None = None
+    ) -> Appended:
+        return await append(
             session,
             step.thread.task.task_id,
             type_,
             {"role": step.thread.role, **data},
             thread_id=step.thread.thread_id,
             subtask_id=step.thread.subtask_id,
+            step_key=step_key,
         )
 
 

@@ -1,5 +1,6 @@
 """Carrying out the tool calls of one step, and the checkpoint after them."""
 
+from collections.abc import Collection
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -7,11 +8,11 @@ from sqlalchemy.ext.asyncio import AsyncSession
 from temporalio import activity
 
 from journeyman.agents import context, loops
-from journeyman.agents.arguments import SubmitReview, SubmitWork
+from journeyman.agents.arguments import EditFile, Shell, SubmitReview, SubmitWork
 from journeyman.agents.canonical import digest
 from journeyman.agents.plans import Plan
 from journeyman.agents.review import Next, after_review, rejection_reason
-from journeyman.agents.roles import profile
+from journeyman.agents.roles import Role, profile
 from journeyman.agents.tools import ParsedCall, ToolError, parse_call
 from journeyman.platform.artifacts import repository as artifacts
 from journeyman.platform.checkpoints import repository as checkpoints
@@ -24,6 +25,7 @@ from journeyman.platform.memory.service import MemoryService
 from journeyman.platform.plans import repository as plans
 from journeyman.platform.sandboxes.errors import LOST_WHILE_RUNNING, SandboxLost
 from journeyman.platform.tasks.lifecycle import lock_task
+from journeyman.platform.tasks.models import Task
 from journeyman.platform.threads import repository as threads
 from journeyman.platform.threads.models import Thread
 from journeyman.workflows.activities.tool_runner import ToolResult, ToolRunner
@@ -52,15 +54,14 @@ class ToolActivities:
     async def run_tools(self, step: Step) -> StepOutcome:
         """Run the step's calls in order, store each result once, then make the step's checkpoint."""
         async with self._database.transaction() as session:
-            answer = await threads.find_message(session, f"{step.key}:answer")
-        assert answer is not None
-        calls = answer.get("tool_calls") or []
+            stored = await threads.messages_of_step(session, step.thread.thread_id, step.key)
+            thread = await threads.get_thread(session, step.thread.thread_id)
+            task = await session.get_one(Task, step.thread.task.task_id)
+        calls = stored[f"{step.key}:answer"].get("tool_calls") or []
         if not calls:
             await self._remind(step)
             return StepOutcome(idle=True)
-        async with self._database.transaction() as session:
-            thread = await threads.get_thread(session, step.thread.thread_id)
-        batch = _Batch(step, thread)
+        batch = _Batch(step, task, thread, done=stored.keys())
         for index, call in enumerate(calls):
             await self._call(batch, index, call)
         return await self._checkpoint(batch)
@@ -79,9 +80,8 @@ class ToolActivities:
         parsed = parse_call(step.thread.role, call["function"]["name"], written)
         if isinstance(parsed, ParsedCall) and parsed.terminal:
             batch.note_submission(parsed)
-        async with self._database.transaction() as session:
-            if await threads.find_message(session, f"{key}:result") is not None:
-                return
+        if f"{key}:result" in batch.done:
+            return
         if isinstance(parsed, ToolError):
             result = ToolResult(parsed.message, {"error": parsed.code}, ok=False)
         elif parsed.terminal:
@@ -98,10 +98,12 @@ class ToolActivities:
     async def _run(self, batch: "_Batch", key: str, parsed: ParsedCall) -> ToolResult:
         step = batch.step
         if batch.workplace is None:
-            batch.workplace = await self._workplaces.enter(step.thread)
+            batch.workplace = await self._workplaces.enter(step.thread, batch.task)
         sandbox = batch.workplace.sandbox
-        async with self._database.transaction() as session:
-            earlier = await threads.begin_tool_call(session, batch.thread, key, sandbox.id)
+        earlier = None
+        if isinstance(parsed.arguments, Shell | EditFile):
+            async with self._database.transaction() as session:
+                earlier = await threads.begin_tool_call(session, batch.thread, key, sandbox.id)
         if earlier is not None and earlier[0] != sandbox.id:
             return ToolResult(_MAY_HAVE_RUN, {"error": "sandbox_lost"}, ok=False)
         runner = ToolRunner(
@@ -117,7 +119,7 @@ class ToolActivities:
             return await runner.run(parsed)
         except SandboxLost:
             # The replacement begins with the last checkpoint; what this call did to the old one is gone with it.
-            batch.workplace = await self._workplaces.enter(step.thread)
+            batch.workplace = await self._workplaces.enter(step.thread, batch.task)
             return ToolResult(_MAY_HAVE_RUN, {"error": "sandbox_lost"}, ok=False)
 
     async def _record(
@@ -131,27 +133,7 @@ class ToolActivities:
             output_id = _output_id(key)
             blob = await put_blob(self._store, thread.task.project_id, result.output)
         async with self._database.transaction() as session:
-            await lock_task(session, thread.task.task_id)
-            if result.output is not None and output_id is not None:
-                await artifacts.add(
-                    session,
-                    project_id=thread.task.project_id,
-                    task_id=thread.task.task_id,
-                    kind="tool_output",
-                    name=output_id,
-                    media_type="application/octet-stream",
-                    size=len(result.output),
-                    digest=blob,
-                    key=f"{thread.thread_id}:{output_id}",
-                )
-            _, new = await threads.append_message(
-                session, thread.thread_id, f"{key}:result", context.tool_message(call["id"], result.text)
-            )
-            if not new:
-                return
-            if batch.workplace is not None:
-                await threads.note_sandbox(session, thread.thread_id, batch.workplace.sandbox.id)
-            await append(
+            event = await append(
                 session,
                 thread.task.task_id,
                 EventType.AGENT_TOOL_RESULT,
@@ -166,7 +148,27 @@ class ToolActivities:
                 },
                 thread_id=thread.thread_id,
                 subtask_id=thread.subtask_id,
+                step_key=f"{key}:result",
             )
+            if not event.new:
+                return
+            await threads.append_message(
+                session, thread.thread_id, f"{key}:result", context.tool_message(call["id"], result.text)
+            )
+            if result.output is not None and output_id is not None:
+                await artifacts.add(
+                    session,
+                    project_id=thread.task.project_id,
+                    task_id=thread.task.task_id,
+                    kind="tool_output",
+                    name=output_id,
+                    media_type="application/octet-stream",
+                    size=len(result.output),
+                    digest=blob,
+                    key=f"{thread.thread_id}:{output_id}",
+                )
+            if batch.workplace is not None and batch.workplace.sandbox.id != batch.thread.sandbox_id:
+                await threads.note_sandbox(session, thread.thread_id, batch.workplace.sandbox.id)
             if result.data.get("oom_killed") or result.data.get("timed_out"):
                 limit = "memory" if result.data.get("oom_killed") else "time"
                 await append(
@@ -224,25 +226,28 @@ class ToolActivities:
     async def _checkpoint(self, batch: "_Batch") -> StepOutcome:
         step, thread, outcome = batch.step, batch.step.thread, batch.outcome
         snapshot = batch.thread.snapshot
+        captured = None
         if not profile(thread.role).forks_workspace or snapshot is None:
             # Also when this step ran nothing: what works in the background changes files between steps.
-            workplace = batch.workplace or await self._workplaces.enter(thread)
-            snapshot = (await self._workplaces.capture(workplace)).digest
+            workplace = batch.workplace or await self._workplaces.enter(thread, batch.task)
+            captured = await self._workplaces.capture(workplace)
+            snapshot = captured.digest
         async with self._database.transaction() as session:
-            task = await lock_task(session, thread.task.task_id)
-            outcome.tripped = await self._watch(session, batch, snapshot)
-            if batch.review is not None:
-                await self._judge(session, step, batch.review, outcome)
             await checkpoints.create(
                 session,
-                project_id=task.project_id,
-                task_id=task.id,
+                project_id=batch.task.project_id,
+                task_id=batch.task.id,
                 thread_id=thread.thread_id,
                 subtask_id=thread.subtask_id,
-                plan_revision=task.plan_revision,
+                plan_revision=batch.plan_revision,
                 snapshot=snapshot,
                 step_key=step.key,
             )
+            if captured is not None and captured.changed:
+                await self._workplaces.note(session, thread, captured)
+            outcome.tripped = await self._watch(session, batch, snapshot)
+            if batch.review is not None:
+                await self._judge(session, step, batch.review, outcome)
         outcome.snapshot = snapshot
         if outcome.submitted and profile(thread.role).forks_workspace:
             await self._workplaces.leave(thread)
@@ -336,12 +341,20 @@ class _Batch:
     """
 
     step: Step
+    task: Task
     thread: Thread
+    done: Collection[str]
     workplace: Workplace | None = None
     announced: bool = False
     observed: list[loops.Step] = field(default_factory=list)
     review: SubmitReview | None = None
     outcome: StepOutcome = field(default_factory=StepOutcome)
+
+    @property
+    def plan_revision(self) -> int:
+        """The plan that is in force after the step."""
+        planned = self.step.thread.role == Role.PLANNER and self.outcome.submitted
+        return self.step.thread.revision if planned else self.task.plan_revision
 
     def note_submission(self, parsed: ParsedCall) -> None:
         self.outcome.submitted = True

@@ -3,9 +3,10 @@
 from dataclasses import dataclass
 
 import sqlalchemy as sa
-from journeyman.platform.checkpoints.snapshots import Snapshot, SnapshotStore
+from sqlalchemy.ext.asyncio import AsyncSession
 
 from journeyman.platform.checkpoints import repository as checkpoints
+from journeyman.platform.checkpoints.snapshots import Snapshot, SnapshotStore
 from journeyman.platform.kit.database import Database
 from journeyman.platform.sandboxes.leases import Claim, Leases
 from journeyman.platform.sandboxes.port import Sandbox
@@ -36,25 +37,23 @@ class Workplaces:
         self._leases = leases
         self._snapshots = snapshots
 
-    async def enter(self, ref: ThreadRef) -> Workplace:
+    async def enter(self, ref: ThreadRef, task: Task) -> Workplace:
         """The thread's sandbox with its newest snapshot in it."""
         async with self._database.transaction() as session:
             thread = await session.get_one(Thread, ref.thread_id)
-            task = await session.get_one(Task, ref.task.task_id)
         held = await self._leases.acquire(claim_of(ref), thread.snapshot, Furnishing(task.environment))
         return Workplace(held.sandbox, thread)
 
     async def capture(self, workplace: Workplace) -> Snapshot:
         """Snapshot the workspace against the thread's newest one; an unchanged one costs nothing and keeps its digest."""
         thread = workplace.thread
-        snapshot = await self._snapshots.capture(workplace.sandbox, thread.project_id, thread.snapshot)
-        if snapshot.changed:
-            async with self._database.transaction() as session:
-                await checkpoints.note_snapshot(
-                    session, thread.project_id, snapshot.digest, snapshot.files, snapshot.bytes
-                )
-                await session.execute(sa.update(Thread).where(Thread.id == thread.id).values(snapshot=snapshot.digest))
-        return snapshot
+        return await self._snapshots.capture(workplace.sandbox, thread.project_id, thread.snapshot)
+
+    @staticmethod
+    async def note(session: AsyncSession, ref: ThreadRef, snapshot: Snapshot) -> None:
+        """Make a captured snapshot the thread's newest."""
+        await checkpoints.note_snapshot(session, ref.task.project_id, snapshot.digest, snapshot.files, snapshot.bytes)
+        await session.execute(sa.update(Thread).where(Thread.id == ref.thread_id).values(snapshot=snapshot.digest))
 
     async def leave(self, ref: ThreadRef) -> None:
         """Give the thread's sandbox back."""
