@@ -4,6 +4,7 @@ import asyncio
 
 import sqlalchemy as sa
 from alembic import context
+
 from journeyman.platform.kit.database import create_engine
 from journeyman.platform.kit.settings import Settings
 from journeyman.platform.kit.tables import metadata
