@@ -7,7 +7,9 @@ from importlib import import_module
 from typing import Any, ClassVar
 
 import sqlalchemy as sa
+from sqlalchemy import event
 from sqlalchemy.dialects.postgresql import JSONB
+from sqlalchemy.exc import DisconnectionError
 from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession, async_sessionmaker, create_async_engine
 from sqlalchemy.orm import DeclarativeBase
 
@@ -45,13 +47,13 @@ def create_engine(url: str, *, pool_size: int = 10, application_name: str = "jou
         connect_args={"server_settings": {"application_name": application_name}, "timeout": 10},
     )
     # pool_pre_ping would cost three round trips a transaction; asyncpg knows without asking when its socket was closed.
-    sa.event.listen(engine.sync_engine, "checkout", _refuse_closed)
+    event.listen(engine.sync_engine, "checkout", _refuse_closed)
     return engine
 
 
 def _refuse_closed(connection: Any, _record: Any, _proxy: Any) -> None:
     if connection.driver_connection.is_closed():
-        raise sa.exc.DisconnectionError
+        raise DisconnectionError
 
 
 class Database:

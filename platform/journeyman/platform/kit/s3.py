@@ -78,7 +78,7 @@ class S3ObjectStore:
     async def list_keys(self, prefix: str) -> list[str]:
         def collect() -> list[str]:
             pages = self._client.get_paginator("list_objects_v2").paginate(Bucket=self._bucket, Prefix=prefix)
-            return sorted(item["Key"] for page in pages for item in page.get("Contents", []))
+            return sorted(item.get("Key", "") for page in pages for item in page.get("Contents", []))
 
         return await self._call(collect)
 

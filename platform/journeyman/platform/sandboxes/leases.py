@@ -163,8 +163,8 @@ class Leases:
 
     async def _end(self, session: AsyncSession, lease: SandboxLease) -> None:
         lease.state = "released"
-        lease.ended_at = now()
-        seconds = (lease.ended_at - lease.leased_at).total_seconds()
+        lease.ended_at = moment = now()
+        seconds = (moment - lease.leased_at).total_seconds()
         claim = Claim(lease.project_id, lease.task_id, lease.purpose)
         await _charge(session, claim, lease.id, seconds)
         await append(
