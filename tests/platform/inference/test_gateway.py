@@ -16,8 +16,10 @@ from journeyman.platform.inference.ledger import LedgerCall, LedgerService
 from journeyman.platform.inference.models import LedgerEntry
 from journeyman.platform.inference.port import CallIdentity
 from journeyman.platform.inference.pricing import Price, PriceTable
+from journeyman.platform.kit.clock import now
 from journeyman.platform.kit.database import Database, create_engine
 from journeyman.platform.kit.errors import BudgetExhausted
+from journeyman.platform.kit.ids import new_id
 from journeyman.platform.kit.settings import Settings
 from journeyman.platform.tasks.models import Task
 from journeyman.platform.tenancy import service as tenancy
@@ -638,10 +640,31 @@ async def test_reservations_of_dead_gateways_are_swept(database, project):
     assert (await entries(database, project))[0].state == "ambiguous"
 
 
-async def test_sandbox_seconds_are_written_once(database, project, task):
-    ledger = LedgerService(database, PriceTable())
-    for _ in range(2):
-        await ledger.record_sandbox_seconds(project, task, "lease-1", 12.5)
-    usage = await ledger.usage_of_task(task)
+async def test_sandbox_seconds_are_no_calls(database, project, task):
+    row = LedgerEntry(
+        id=new_id("ledger_entry"),
+        project_id=project,
+        task_id=task,
+        thread_id=None,
+        request_id=new_id("sandbox"),
+        step_key="sbx_1",
+        attempt=1,
+        kind="sandbox",
+        model=None,
+        state="settled",
+        estimated=False,
+        reserved_tokens=0,
+        reserved_cost_usd=0,
+        prompt_tokens=0,
+        cached_tokens=0,
+        completion_tokens=0,
+        cost_usd=0,
+        seconds=12.5,
+        created_at=now(),
+        settled_at=now(),
+    )
+    async with database.transaction() as session:
+        session.add(row)
+    usage = await LedgerService(database, PriceTable()).usage_of_task(task)
     assert float(usage.sandbox_seconds) == 12.5
     assert usage.calls == 0

@@ -31,7 +31,7 @@ ABANDONED_AFTER: Final = timedelta(hours=2)
 
 _NOTHING: Final = TokenUsage()
 
-Kind = Literal["model", "embedding", "sandbox"]
+Kind = Literal["model", "embedding"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,20 +146,6 @@ class LedgerService:
         async with self._transaction() as ledger:
             return await ledger.mark_abandoned(clock.now() - ABANDONED_AFTER)
 
-    async def record_sandbox_seconds(self, project_id: str, task_id: str, step_key: str, seconds: float) -> None:
-        """Write down time in a sandbox, once per step key."""
-        entry = _entry(LedgerCall(project_id, step_key, 1, "sandbox", "", 0, 0, task_id), 1)
-        async with self._transaction() as ledger:
-            await ledger.insert(
-                {
-                    **entry,
-                    "model": None,
-                    "state": "settled",
-                    "seconds": Decimal(f"{seconds:.3f}"),
-                    "settled_at": entry["created_at"],
-                }
-            )
-
     async def usage_of_task(self, task_id: str) -> UsageTotals:
         """The caller has made sure that the task belongs to the project that asks."""
         async with self._transaction() as ledger:
@@ -168,11 +154,6 @@ class LedgerService:
     async def usage_of_project(self, project_id: str) -> UsageTotals:
         async with self._transaction() as ledger:
             return _totals(await ledger.totals(LedgerEntry.project_id == project_id))
-
-    async def entries_of_task(self, task_id: str, *, limit: int = 1000) -> Sequence[LedgerEntry]:
-        """The task's entries, oldest first."""
-        async with self._transaction() as ledger:
-            return await ledger.entries(LedgerEntry.task_id == task_id, limit=limit)
 
     async def _next_attempt(self, ledger: LedgerRepository, call: LedgerCall) -> int:
         """The number for an attempt whose own number is taken."""

@@ -154,8 +154,3 @@ class LedgerRepository:
             .order_by(LedgerEntry.kind, LedgerEntry.model, LedgerEntry.state)
         )
         return (await self._session.execute(query)).mappings().all()
-
-    async def entries(self, *conditions: sa.ColumnElement[bool], limit: int) -> Sequence[LedgerEntry]:
-        """The oldest first."""
-        query = sa.select(LedgerEntry).where(*conditions).order_by(LedgerEntry.created_at, LedgerEntry.id).limit(limit)
-        return (await self._session.execute(query)).scalars().all()

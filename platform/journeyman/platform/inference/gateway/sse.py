@@ -62,10 +62,6 @@ class StreamScanner:
         """Whether the stream, if it ends now, is a complete answer or has said itself that it is none."""
         return self.done or self.finished or self.errored
 
-    @property
-    def is_empty(self) -> bool:
-        return self._events == 0
-
     def estimated_completion_tokens(self) -> int:
         """For streams without usage: at least one token an event, or a quarter of the bytes beyond the envelopes."""
         content = self._bytes - self._events * self._first_size
