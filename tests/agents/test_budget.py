@@ -11,10 +11,7 @@ def test_a_limit_is_reached_when_it_allows_nothing_more():
     limits = Limits(tokens=100, cost_usd=Decimal("0.30"), steps=0)
     assert limits.reached(Spent()) == [Dimension.STEPS]
     assert limits.reached(Spent(tokens=100)) == [Dimension.TOKENS, Dimension.STEPS]
-    cents = Spent()
-    for _ in range(3):
-        cents = cents.plus(Spent(cost_usd=Decimal("0.10")))
-    assert Dimension.COST in limits.reached(cents)
+    assert Dimension.COST in limits.reached(Spent(cost_usd=Decimal("0.10") * 3))
 
 
 def test_no_limits_never_end():
@@ -36,19 +33,11 @@ def test_warnings_come_at_eighty_percent_once_and_again_after_a_raise():
     assert due == [Dimension.TOKENS]
 
 
-def test_reservations_never_go_over_a_limit():
-    limits = Limits(tokens=100, steps=10)
-    assert limits.allows(Spent(tokens=60), Spent(tokens=40, steps=1))
-    assert not limits.allows(Spent(tokens=61), Spent(tokens=40))
-
-
 def test_random_arithmetic_agrees():
     rng = random.Random(11)
     for _ in range(300):
         limits = Limits(tokens=rng.choice([None, rng.randrange(50)]), cost_usd=Decimal(rng.randrange(50)) / 7)
         spent = Spent(tokens=rng.randrange(50), cost_usd=Decimal(rng.randrange(50)) / 7)
-        left = limits.remaining(spent)
-        assert bool(left.reached(Spent())) == bool(limits.reached(spent))
         assert set(limits.reached(spent)) <= set(limits.near(spent)) | {Dimension.TOKENS, Dimension.COST}
         part = Limits(tokens=rng.randrange(50)).within(limits)
         assert part.tokens is not None

@@ -47,7 +47,7 @@ def test_the_middle_of_what_is_long_is_left_out():
     assert left_out.endswith(b"\n")
     assert shown.omitted_lines == left_out.count(b"\n")
     assert f'output_id "out_7", start {shown.start}, end {shown.end}' in shown.text
-    assert f"{shown.omitted_bytes:,} of {len(data):,} bytes" in shown.text
+    assert f"{len(left_out):,} of {len(data):,} bytes" in shown.text
 
 
 def test_nothing_is_lost_between_the_parts():

@@ -6,7 +6,6 @@ from journeyman.agents.review import (
     Next,
     ReviewPolicy,
     acceptance_reason,
-    after_acceptance,
     after_review,
     rejection_reason,
 )
@@ -51,14 +50,6 @@ def test_every_task_comes_to_an_end():
                 break
     assert end == Next.FAIL
     assert reviews == 8
-
-
-def test_what_acceptance_leads_to():
-    failed = [FailedCommand("make test", 2, "boom")]
-    assert after_acceptance([], total=3, revision=1).next == Next.ACCEPT
-    assert after_acceptance(failed, total=3, revision=1).next == Next.REPLAN
-    assert after_acceptance(failed, total=3, revision=3).next == Next.FAIL
-    assert "1 of 3" in after_acceptance(failed, total=3, revision=1).reason
 
 
 def test_reasons_carry_the_evidence():

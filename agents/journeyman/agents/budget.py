@@ -32,14 +32,6 @@ class Spent(BaseModel):
     wall_time_s: int = Field(default=0, ge=0)
     steps: int = Field(default=0, ge=0)
 
-    def plus(self, other: "Spent") -> "Spent":
-        return Spent(
-            tokens=self.tokens + other.tokens,
-            cost_usd=self.cost_usd + other.cost_usd,
-            wall_time_s=self.wall_time_s + other.wall_time_s,
-            steps=self.steps + other.steps,
-        )
-
 
 class Limits(BaseModel):
     """The most that may be used; ``None`` is no limit. ``steps`` are model calls."""
@@ -62,19 +54,6 @@ class Limits(BaseModel):
             for name in Dimension
             if (limit := self.of(name)) is not None and _used(spent, name) >= limit * WARN_SHARE
         ]
-
-    def allows(self, spent: Spent, more: Spent) -> bool:
-        """Whether ``more`` can be reserved without going over a limit."""
-        after = spent.plus(more)
-        return all((limit := self.of(name)) is None or _used(after, name) <= limit for name in Dimension)
-
-    def remaining(self, spent: Spent) -> "Limits":
-        """What is left, never below 0; ``None`` where there is no limit."""
-        left = {
-            name.value: None if (limit := self.of(name)) is None else max(Decimal(0), limit - _used(spent, name))
-            for name in Dimension
-        }
-        return Limits.model_validate(left)
 
     def within(self, parent: "Limits") -> "Limits":
         """These limits, none looser than the parent's: what a part of a task may use of the whole."""

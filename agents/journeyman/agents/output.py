@@ -44,10 +44,6 @@ class ModelOutput:
     def truncated(self) -> bool:
         return self.end > self.start
 
-    @property
-    def omitted_bytes(self) -> int:
-        return self.end - self.start
-
 
 def readable(data: bytes) -> str:
     r"""The bytes as text that says what they were and does nothing to whoever displays it.

@@ -82,15 +82,6 @@ def after_review(
     return Decision(Next.REVISE, f"Changes requested in round {round_number} of {rules.max_rounds}.")
 
 
-def after_acceptance(
-    failed: Sequence[FailedCommand], *, total: int, revision: int, policy: ReviewPolicy | None = None
-) -> Decision:
-    """What the platform's own run of ``total`` acceptance commands leads to."""
-    if not failed:
-        return Decision(Next.ACCEPT, f"All {total} acceptance commands passed." if total else "Nothing to verify.")
-    return _replan(revision, policy or ReviewPolicy(), f"{len(failed)} of {total} acceptance commands failed.")
-
-
 def rejection_reason(subtask_id: str, findings: Sequence[Finding], rounds: int) -> str:
     """For the Planner: why a subtask was given back."""
     listed = "\n".join(
