@@ -3,25 +3,7 @@
 from temporalio.client import Client, GrpcCompression, Plugin
 from temporalio.contrib.pydantic import pydantic_data_converter
 
-from journeyman.platform.kit.names import (
-    SIGNAL_CANCEL,
-    SUBTASK_WORKFLOW,
-    TASK_WORKFLOW,
-    Queue,
-    subtask_workflow_id,
-    task_workflow_id,
-)
 from journeyman.platform.kit.settings import Settings
-
-__all__ = [
-    "SIGNAL_CANCEL",
-    "SUBTASK_WORKFLOW",
-    "TASK_WORKFLOW",
-    "Queue",
-    "connect",
-    "subtask_workflow_id",
-    "task_workflow_id",
-]
 
 
 async def connect(settings: Settings, *, lazy: bool = False, plugins: list[Plugin] | None = None) -> Client:

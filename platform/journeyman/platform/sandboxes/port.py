@@ -15,7 +15,6 @@ MIB = 1024 * 1024
 GIB = 1024 * MIB
 
 WORKSPACE = "/workspace"
-ARTIFACTS = "/artifacts"
 HOME = "/home/agent"
 SNAPSHOT_ROOTS = ("workspace", "artifacts")
 """Top-level directories that a snapshot holds; a snapshot's paths begin with one of them, without a leading slash."""
