@@ -14,6 +14,7 @@ with workflow.unsafe.imports_passed_through():
         SIGNAL_PAUSE,
         SIGNAL_RESUME,
         TASK_WORKFLOW,
+        WORKFLOW_TASK_TIMEOUT,
         Queue,
         subtask_workflow_id,
     )
@@ -223,6 +224,7 @@ class TaskWorkflow:
                 subtask,
                 id=self._child,
                 task_queue=Queue.ORCHESTRATION,
+                task_timeout=WORKFLOW_TASK_TIMEOUT,
                 cancellation_type=workflow.ChildWorkflowCancellationType.WAIT_CANCELLATION_COMPLETED,
             )
         finally:

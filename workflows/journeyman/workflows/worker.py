@@ -116,7 +116,7 @@ def activities_by_queue(resources: Resources) -> dict[Queue, list[Callable[..., 
     models = ModelActivities(
         resources.database, resources.engine, idle_timeout_s=resources.model_idle_timeout_s, window=resources.window
     )
-    workplaces = Workplaces(resources.database, leases, snapshots)
+    workplaces = Workplaces(leases, snapshots)
     tools = ToolActivities(resources.database, resources.store, workplaces, resources.memory)
     verification = VerificationActivities(resources.database, resources.store, leases, snapshots)
     handover = HandoverActivities(resources.database, resources.store, snapshots, resources.memory)

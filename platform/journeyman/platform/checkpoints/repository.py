@@ -65,8 +65,8 @@ async def create(
     plan_revision: int,
     snapshot: str,
     step_key: str,
-) -> bool:
-    """Make the checkpoint of a step, with its event; made once however often the step is repeated. Whether it is new."""
+) -> str:
+    """Make the checkpoint of a step, with its event; made once however often the step is repeated. Returns its id."""
     checkpoint_id = derived_id("checkpoint", step_key)
     event = await append(
         session,
@@ -78,7 +78,7 @@ async def create(
         step_key=f"{step_key}:checkpoint",
     )
     if not event.new:
-        return False
+        return checkpoint_id
     await session.execute(
         _CREATE,
         {
@@ -92,4 +92,4 @@ async def create(
             "step_key": step_key,
         },
     )
-    return True
+    return checkpoint_id

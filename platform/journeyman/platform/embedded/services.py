@@ -110,7 +110,8 @@ class Services:
             name="temporal",
             title="Temporal",
             argv=argv,
-            env=service_environment(),
+            # Its working set is small and its garbage large: collecting a quarter as often saves CPU for some megabytes.
+            env=service_environment(GOGC="400"),
             ready=http_ready(self.ports["temporal-http"], "/api/v1/namespaces/default"),
             prepare=prepare,
             ports=[self.ports[name] for name in ("temporal", "temporal-http", "temporal-metrics")],

@@ -1,5 +1,6 @@
 """The one place where Temporal's queues, workflow names and ids are spelt. Workflow code imports it: no I/O here."""
 
+from datetime import timedelta
 from enum import StrEnum
 from typing import Final
 
@@ -9,6 +10,11 @@ SUBTASK_WORKFLOW: Final = "SubtaskWorkflow"
 SIGNAL_CANCEL: Final = "cancel"
 SIGNAL_PAUSE: Final = "pause"
 SIGNAL_RESUME: Final = "resume"
+
+
+WORKFLOW_TASK_TIMEOUT: Final = timedelta(seconds=3)
+"""How long a worker may take over one workflow task before another gets it; bounds the takeover of a task whose worker was
+killed in the middle of one (the server's default is 10 s)."""
 
 
 class Queue(StrEnum):

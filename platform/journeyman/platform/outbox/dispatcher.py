@@ -14,7 +14,13 @@ from temporalio.service import RPCError, RPCStatusCode
 from journeyman.platform.kit import metrics
 from journeyman.platform.kit.database import Database
 from journeyman.platform.kit.logging import get_logger
-from journeyman.platform.kit.names import SIGNAL_CANCEL, TASK_WORKFLOW, Queue, task_workflow_id
+from journeyman.platform.kit.names import (
+    SIGNAL_CANCEL,
+    TASK_WORKFLOW,
+    WORKFLOW_TASK_TIMEOUT,
+    Queue,
+    task_workflow_id,
+)
 from journeyman.platform.kit.outages import database_unavailable
 from journeyman.platform.kit.telemetry import attached
 from journeyman.platform.outbox import repository
@@ -118,6 +124,7 @@ class OutboxDispatcher:
                 task_queue=Queue.ORCHESTRATION,
                 id_reuse_policy=WorkflowIDReusePolicy.REJECT_DUPLICATE,
                 id_conflict_policy=WorkflowIDConflictPolicy.USE_EXISTING,
+                task_timeout=WORKFLOW_TASK_TIMEOUT,
                 rpc_timeout=RPC_TIMEOUT,
             )
 

@@ -98,7 +98,7 @@ class ToolActivities:
     async def _run(self, batch: "_Batch", key: str, parsed: ParsedCall) -> ToolResult:
         step = batch.step
         if batch.workplace is None:
-            batch.workplace = await self._workplaces.enter(step.thread, batch.task)
+            batch.workplace = await self._workplaces.enter(batch.thread, batch.task)
         sandbox = batch.workplace.sandbox
         earlier = None
         if isinstance(parsed.arguments, Shell | EditFile):
@@ -119,7 +119,7 @@ class ToolActivities:
             return await runner.run(parsed)
         except SandboxLost:
             # The replacement begins with the last checkpoint; what this call did to the old one is gone with it.
-            batch.workplace = await self._workplaces.enter(step.thread, batch.task)
+            batch.workplace = await self._workplaces.enter(batch.thread, batch.task)
             return ToolResult(_MAY_HAVE_RUN, {"error": "sandbox_lost"}, ok=False)
 
     async def _record(
@@ -229,7 +229,7 @@ class ToolActivities:
         captured = None
         if not profile(thread.role).forks_workspace or snapshot is None:
             # Also when this step ran nothing: what works in the background changes files between steps.
-            workplace = batch.workplace or await self._workplaces.enter(thread, batch.task)
+            workplace = batch.workplace or await self._workplaces.enter(batch.thread, batch.task)
             captured = await self._workplaces.capture(workplace)
             snapshot = captured.digest
         async with self._database.transaction() as session:
@@ -250,7 +250,7 @@ class ToolActivities:
                 await self._judge(session, step, batch.review, outcome)
         outcome.snapshot = snapshot
         if outcome.submitted and profile(thread.role).forks_workspace:
-            await self._workplaces.leave(thread)
+            await self._workplaces.leave(batch.thread)
         return outcome
 
     @staticmethod

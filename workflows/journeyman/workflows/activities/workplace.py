@@ -7,7 +7,6 @@ from sqlalchemy.ext.asyncio import AsyncSession
 
 from journeyman.platform.checkpoints import repository as checkpoints
 from journeyman.platform.checkpoints.snapshots import Snapshot, SnapshotStore
-from journeyman.platform.kit.database import Database
 from journeyman.platform.sandboxes.leases import Claim, Leases
 from journeyman.platform.sandboxes.port import Sandbox
 from journeyman.platform.tasks.models import Task
@@ -32,16 +31,13 @@ class Workplace:
 class Workplaces:
     """Finds or makes the sandbox of a thread, and takes snapshots of it."""
 
-    def __init__(self, database: Database, leases: Leases, snapshots: SnapshotStore) -> None:
-        self._database = database
+    def __init__(self, leases: Leases, snapshots: SnapshotStore) -> None:
         self._leases = leases
         self._snapshots = snapshots
 
-    async def enter(self, ref: ThreadRef, task: Task) -> Workplace:
-        """The thread's sandbox with its newest snapshot in it."""
-        async with self._database.transaction() as session:
-            thread = await session.get_one(Thread, ref.thread_id)
-        held = await self._leases.acquire(claim_of(ref), thread.snapshot, Furnishing(task.environment))
+    async def enter(self, thread: Thread, task: Task) -> Workplace:
+        """The thread's sandbox; a new one has the thread's newest snapshot in it."""
+        held = await self._leases.acquire(claim_of(thread), thread.snapshot, Furnishing(task.environment))
         return Workplace(held.sandbox, thread)
 
     async def capture(self, workplace: Workplace) -> Snapshot:
@@ -55,16 +51,16 @@ class Workplaces:
         await checkpoints.note_snapshot(session, ref.task.project_id, snapshot.digest, snapshot.files, snapshot.bytes)
         await session.execute(sa.update(Thread).where(Thread.id == ref.thread_id).values(snapshot=snapshot.digest))
 
-    async def leave(self, ref: ThreadRef) -> None:
+    async def leave(self, thread: Thread) -> None:
         """Give the thread's sandbox back."""
-        await self._leases.release(claim_of(ref))
+        await self._leases.release(claim_of(thread))
 
 
-def claim_of(ref: ThreadRef) -> Claim:
+def claim_of(thread: Thread) -> Claim:
     return Claim(
-        project_id=ref.task.project_id,
-        task_id=ref.task.task_id,
-        purpose=ref.thread_id,
-        thread_id=ref.thread_id,
-        subtask_id=ref.subtask_id,
+        project_id=thread.project_id,
+        task_id=thread.task_id,
+        purpose=thread.id,
+        thread_id=thread.id,
+        subtask_id=thread.subtask_id,
     )
