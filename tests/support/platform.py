@@ -89,6 +89,13 @@ class Platform:
             while not any(event["type"] == type_ for event in await self.events(task_id)):
                 await asyncio.sleep(0.05)
 
+    async def wait_until_still(self, task_id: str, quiet_s: float = 1.5, timeout_s: float = 60) -> None:
+        """Wait until the log has not grown for a while: what was under way when the task was paused has ended."""
+        async with asyncio.timeout(timeout_s):
+            length = -1
+            while length != (length := len(await self.events(task_id))):
+                await asyncio.sleep(quiet_s)
+
     async def end(self, task_id: str, timeout_s: float = 90) -> Outcome:
         try:
             task = await self.wait_for(task_id, lambda task: task["state"] in TERMINAL, timeout_s)

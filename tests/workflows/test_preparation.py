@@ -41,3 +41,12 @@ def test_the_address_never_becomes_part_of_the_command() -> None:
     variables = clone_environment("https://example.org/$(reboot)", "--upload-pack=reboot")
     assert variables["JOURNEYMAN_URL"].endswith("$(reboot)")
     assert variables["GIT_ALLOW_PROTOCOL"] == "https:http"
+
+
+def test_redirects_are_not_followed() -> None:
+    variables = clone_environment("https://example.org/repository.git", None)
+    configuration = {
+        variables[f"GIT_CONFIG_KEY_{number}"]: variables[f"GIT_CONFIG_VALUE_{number}"]
+        for number in range(int(variables["GIT_CONFIG_COUNT"]))
+    }
+    assert configuration["http.followRedirects"] == "false"

@@ -63,7 +63,7 @@ async def converse(control: Control, thread: ThreadRef, step: int) -> Talk:
         await control.gate()
         current = Step(thread=thread, number=step, tries=tries)
         try:
-            await workflow.execute_activity(
+            turn = await workflow.execute_activity(
                 "call_model",
                 current,
                 result_type=Turn,
@@ -81,7 +81,8 @@ async def converse(control: Control, thread: ThreadRef, step: int) -> Talk:
             await store("pause_task", Pause(task=thread.task, reason="budget", detail=detail))
             tries += 1
             continue
-        outcome = await in_sandbox("run_tools", current, StepOutcome)
+        acting = current.model_copy(update={"new_tokens": turn.new_tokens})
+        outcome = await in_sandbox("run_tools", acting, StepOutcome)
         step += 1
         tries = 0
         idle = idle + 1 if outcome.idle else 0

@@ -22,7 +22,9 @@ CLONE: Final = (
 
 
 def clone_environment(url: str, ref: str | None) -> dict[str, str]:
-    """The variables for ``CLONE``: no other protocol than HTTP(S), no prompt, no redirect to another host."""
+    """The variables for ``CLONE``: no other protocol than HTTP(S), no prompt, no redirect: the host that was checked is
+    the host that is asked.
+    """
     return {
         "JOURNEYMAN_URL": url,
         "JOURNEYMAN_REF": ref or "",
@@ -31,7 +33,7 @@ def clone_environment(url: str, ref: str | None) -> dict[str, str]:
         "GIT_CONFIG_NOSYSTEM": "1",
         "GIT_CONFIG_COUNT": "3",
         "GIT_CONFIG_KEY_0": "http.followRedirects",
-        "GIT_CONFIG_VALUE_0": "initial",
+        "GIT_CONFIG_VALUE_0": "false",
         "GIT_CONFIG_KEY_1": "core.symlinks",
         "GIT_CONFIG_VALUE_1": "true",
         "GIT_CONFIG_KEY_2": "submodule.recurse",

@@ -57,6 +57,8 @@ class Step(BaseModel):
     thread: ThreadRef
     number: int
     tries: int = 0
+    new_tokens: int = 0
+    """Of the model call: uncached prompt and completion, for the circuit breaker; 0 when the engine did not say."""
 
     @property
     def key(self) -> str:
@@ -67,10 +69,7 @@ class Step(BaseModel):
 class Turn(BaseModel):
     """What a model call came to."""
 
-    tool_calls: int
-    stop: str
-    prompt_tokens: int = 0
-    completion_tokens: int = 0
+    new_tokens: int = 0
 
 
 class StepOutcome(BaseModel):

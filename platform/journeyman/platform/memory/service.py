@@ -6,6 +6,7 @@ from typing import Final
 
 import sqlalchemy as sa
 from sqlalchemy.dialects.postgresql import insert
+from sqlalchemy.ext.asyncio import AsyncSession
 
 from journeyman.platform.kit.clock import now
 from journeyman.platform.kit.database import Database
@@ -40,40 +41,51 @@ class Recollection:
     degraded: bool = False
 
 
+def memory_id(project_id: str, step_key: str) -> str:
+    """The id of the memory that a step writes."""
+    return derived_id("memory", project_id, step_key)
+
+
+async def write_memory(
+    session: AsyncSession,
+    project_id: str,
+    text: str,
+    *,
+    kind: str,
+    step_key: str,
+    task_id: str | None,
+    source_event_id: str | None,
+) -> None:
+    """Store a memory, once per step key, in the transaction of the event that tells of it. It is found once indexed."""
+    await session.execute(
+        insert(Memory)
+        .values(
+            id=memory_id(project_id, step_key),
+            project_id=project_id,
+            task_id=task_id,
+            source_event_id=source_event_id,
+            kind=kind,
+            text=text.replace("\x00", "\u2400"),
+            step_key=step_key,
+        )
+        .on_conflict_do_nothing()
+    )
+
+
 class MemoryService:
     def __init__(self, database: Database, vectors: VectorMemory, embedder: Embedder) -> None:
         self._database = database
         self._vectors = vectors
         self._embedder = embedder
 
-    async def remember(
-        self, project_id: str, text: str, *, kind: str, step_key: str, task_id: str | None, source_event_id: str | None
-    ) -> tuple[str, bool]:
-        """Store a memory once per step key; returns its id and whether it is indexed already.
-
-        With the index down the row is kept and indexed with the next memory that is written.
-        """
-        memory_id = derived_id("memory", project_id, step_key)
-        async with self._database.transaction() as session:
-            await session.execute(
-                insert(Memory)
-                .values(
-                    id=memory_id,
-                    project_id=project_id,
-                    task_id=task_id,
-                    source_event_id=source_event_id,
-                    kind=kind,
-                    text=text.replace("\x00", "\u2400"),
-                    step_key=step_key,
-                )
-                .on_conflict_do_nothing()
-            )
+    async def try_to_index(self, project_id: str) -> bool:
+        """Index what is not indexed yet. False when the index is down: the rows are kept and indexed at the next time."""
         try:
             await self.index(project_id)
         except Unavailable as error:
             logger.warning("memory index unavailable: %s", error)
-            return memory_id, False
-        return memory_id, True
+            return False
+        return True
 
     async def index(self, project_id: str) -> int:
         """Put the project's rows that have no vector yet into the index; returns how many. Repeating it does no harm."""

@@ -16,6 +16,8 @@ from journeyman.platform.kit.database import Database
 from journeyman.platform.kit.logging import get_logger
 from journeyman.platform.kit.names import (
     SIGNAL_CANCEL,
+    SIGNAL_PAUSE,
+    SIGNAL_RESUME,
     TASK_WORKFLOW,
     WORKFLOW_TASK_TIMEOUT,
     Queue,
@@ -104,10 +106,16 @@ class OutboxDispatcher:
     async def _attempt(self, entry: Claimed, *, ended: bool) -> str | None:
         """Deliver one row; the reason if that was not possible. Nothing is raised, so that no row holds up another."""
         try:
-            if entry.kind == "cancel_task":
-                await self._cancel(entry, ended=ended)
-            elif not ended:
-                await self._start(entry)
+            match entry.kind:
+                case "cancel_task":
+                    await self._cancel(entry, ended=ended)
+                case "pause_task":
+                    await self._signal(entry, SIGNAL_PAUSE, "user", ended=ended)
+                case "resume_task":
+                    await self._signal(entry, SIGNAL_RESUME, ended=ended)
+                case _:
+                    if not ended:
+                        await self._start(entry)
         except Exception as error:  # noqa: BLE001  kept with the row, and logged
             _log.debug("outbox.row_not_delivered", task_id=entry.task_id, kind=entry.kind, error=_said(error))
             return _said(error)
@@ -129,17 +137,27 @@ class OutboxDispatcher:
             )
 
     async def _cancel(self, entry: Claimed, *, ended: bool) -> None:
+        if await self._signal(entry, SIGNAL_CANCEL, ended=ended):
+            return
+        # It was ended from outside (terminated, timed out) without writing the task's end: nobody else will.
+        async with self._database.transaction() as session:
+            task = await lifecycle.lock_task(session, entry.task_id)
+            if TaskState(task.state) not in TERMINAL:
+                await lifecycle.transition(session, entry.task_id, TaskState.CANCELLED)
+
+    async def _signal(self, entry: Claimed, name: str, *arguments: str, ended: bool) -> bool:
+        """Signal the task's workflow. False when there is none any more and the task does not know of its end."""
         handle = self._temporal.get_workflow_handle(task_workflow_id(entry.task_id))
         try:
-            await handle.signal(SIGNAL_CANCEL, rpc_timeout=RPC_TIMEOUT)
+            await handle.signal(name, args=arguments, rpc_timeout=RPC_TIMEOUT)
         except RPCError as error:
             if error.status != RPCStatusCode.NOT_FOUND:
                 raise
         else:
-            return
+            return True
         # "Not found" is said of a workflow that never was and of one that is over.
         if ended:
-            return
+            return True
         try:
             description = await handle.describe(rpc_timeout=RPC_TIMEOUT)
         except RPCError as error:
@@ -148,11 +166,7 @@ class OutboxDispatcher:
             raise
         if description.status in {WorkflowExecutionStatus.RUNNING, WorkflowExecutionStatus.CONTINUED_AS_NEW}:
             raise NotDelivered("the workflow was just going on in a new run")
-        # It was ended from outside (terminated, timed out) without writing the task's end: nobody else will.
-        async with self._database.transaction() as session:
-            task = await lifecycle.lock_task(session, entry.task_id)
-            if TaskState(task.state) not in TERMINAL:
-                await lifecycle.transition(session, entry.task_id, TaskState.CANCELLED)
+        return False
 
     async def _measure(self) -> None:
         async with self._database.transaction() as session:

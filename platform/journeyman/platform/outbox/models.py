@@ -15,7 +15,7 @@ class OutboxEntry(Base):
     project_id: Mapped[str]
     task_id: Mapped[str]
     kind: Mapped[str]
-    """``start_task`` or ``cancel_task``."""
+    """``start_task``, ``cancel_task``, ``pause_task`` or ``resume_task``."""
     payload: Mapped[Json]
     attempts: Mapped[int] = mapped_column(sa.Integer)
     next_attempt_at: Mapped[datetime]

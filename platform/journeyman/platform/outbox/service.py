@@ -13,7 +13,7 @@ from journeyman.platform.tasks.contract import StartTask
 CHANNEL: Final = "journeyman_outbox"
 """PostgreSQL notification channel: there is something to deliver."""
 
-Kind = Literal["start_task", "cancel_task"]
+Kind = Literal["start_task", "cancel_task", "pause_task", "resume_task"]
 
 
 async def enqueue_start(session: AsyncSession, start: StartTask) -> None:
@@ -24,6 +24,16 @@ async def enqueue_start(session: AsyncSession, start: StartTask) -> None:
 async def enqueue_cancel(session: AsyncSession, project_id: str, task_id: str) -> None:
     """Have the task's workflow told to stop, after whatever was enqueued for the task before."""
     await _enqueue(session, project_id, task_id, "cancel_task", {})
+
+
+async def enqueue_pause(session: AsyncSession, project_id: str, task_id: str) -> None:
+    """Have the task's workflow stop before its next step."""
+    await _enqueue(session, project_id, task_id, "pause_task", {})
+
+
+async def enqueue_resume(session: AsyncSession, project_id: str, task_id: str) -> None:
+    """Have the task's workflow go on."""
+    await _enqueue(session, project_id, task_id, "resume_task", {})
 
 
 async def withdraw_start(session: AsyncSession, task_id: str) -> bool:

@@ -1,4 +1,4 @@
-"""``/tasks``: submit, list, read, cancel."""
+"""``/tasks``: submit, list, read, control."""
 
 from typing import Annotated
 
@@ -6,7 +6,7 @@ from fastapi import APIRouter, Header, Query, Response
 
 from journeyman.platform.api.dependencies import PrincipalDep, ResourcesDep, SessionDep
 from journeyman.platform.tasks import service
-from journeyman.platform.tasks.schemas import SubmitTask, TaskFilter, TaskPage, TaskSummary, TaskView
+from journeyman.platform.tasks.schemas import Budget, SubmitTask, TaskFilter, TaskPage, TaskSummary, TaskView
 from journeyman.platform.tasks.service import Submission, TaskService
 
 router = APIRouter(prefix="/tasks", tags=["tasks"])
@@ -60,3 +60,21 @@ async def read_task(task_id: str, principal: PrincipalDep, session: SessionDep) 
 async def cancel_task(task_id: str, principal: PrincipalDep, session: SessionDep) -> TaskView:
     """End a task. Repeating it, or cancelling a task that has ended, changes nothing and answers with its state."""
     return TaskView.of(await service.cancel(session, principal.project_id, task_id))
+
+
+@router.post("/{task_id}/pause")
+async def pause_task(task_id: str, principal: PrincipalDep, session: SessionDep) -> TaskView:
+    """Have a task stop before its next step. Repeating it changes nothing."""
+    return TaskView.of(await service.pause(session, principal.project_id, task_id))
+
+
+@router.post("/{task_id}/resume")
+async def resume_task(task_id: str, principal: PrincipalDep, session: SessionDep) -> TaskView:
+    """Have a paused task go on. Repeating it changes nothing."""
+    return TaskView.of(await service.resume(session, principal.project_id, task_id))
+
+
+@router.patch("/{task_id}/budget")
+async def change_budget(task_id: str, changes: Budget, principal: PrincipalDep, session: SessionDep) -> TaskView:
+    """Raise, lower or (with null) take away limits. A task that is paused for its budget goes on."""
+    return TaskView.of(await service.change_budget(session, principal.project_id, task_id, changes))

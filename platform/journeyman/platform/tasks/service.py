@@ -25,6 +25,7 @@ from journeyman.platform.tasks.models import Task
 from journeyman.platform.tasks.repository import TaskQuery
 from journeyman.platform.tasks.schemas import (
     ArchiveWorkspace,
+    Budget,
     GitWorkspace,
     SubmitTask,
     TaskFilter,
@@ -157,9 +158,7 @@ async def cancel(session: AsyncSession, project_id: str, task_id: str) -> Task:
     A task that nothing has been done for is cancelled here and now, whether Temporal is up or not. Otherwise its
     workflow is told, and ends it after the step it is in.
     """
-    task = await repository.lock(session, project_id, task_id) if is_id("task", task_id) else None
-    if task is None:
-        raise _unknown(task_id)
+    task = await _locked(session, project_id, task_id)
     state = TaskState(task.state)
     if state in TERMINAL or task.cancel_requested_at is not None:
         return task
@@ -169,9 +168,64 @@ async def cancel(session: AsyncSession, project_id: str, task_id: str) -> Task:
         await outbox.enqueue_cancel(session, project_id, task_id)
     if state == TaskState.QUEUED:
         await lifecycle.transition(session, task_id, TaskState.CANCELLED)
+    return await _refreshed(session, task)
+
+
+async def pause(session: AsyncSession, project_id: str, task_id: str) -> Task:
+    """Have the task stop before its next step; once more changes nothing. Raises :class:`Conflict` for one that has ended."""
+    task = await _locked(session, project_id, task_id)
+    _refuse_ended(task, "paused")
+    if task.paused_reason is None:
+        await lifecycle.pause(session, task_id, "user")
+        await outbox.enqueue_pause(session, project_id, task_id)
+    return await _refreshed(session, task)
+
+
+async def resume(session: AsyncSession, project_id: str, task_id: str) -> Task:
+    """Have a paused task go on, whatever it is paused for; one that is not paused is left as it is.
+
+    One that is out of budget pauses again at its next step. Raises :class:`Conflict` for one that has ended.
+    """
+    task = await _locked(session, project_id, task_id)
+    _refuse_ended(task, "resumed")
+    if await lifecycle.resume(session, task_id):
+        await outbox.enqueue_resume(session, project_id, task_id)
+    return await _refreshed(session, task)
+
+
+async def change_budget(session: AsyncSession, project_id: str, task_id: str, changes: Budget) -> Task:
+    """Set the limits that ``changes`` names; null takes one away. A task that waits for its budget goes on.
+
+    Raises :class:`Conflict` for a task that has ended.
+    """
+    task = await _locked(session, project_id, task_id)
+    _refuse_ended(task, "given another budget")
+    given = changes.model_dump(mode="json", exclude_unset=True)
+    budget = {name: limit for name, limit in {**task.budget, **given}.items() if limit is not None}
+    if budget != task.budget:
+        task.budget = budget
+        await append(session, task_id, EventType.BUDGET_CHANGED, {"budget": budget})
+    if await lifecycle.resume(session, task_id, only_reason="budget"):
+        await outbox.enqueue_resume(session, project_id, task_id)
+    return await _refreshed(session, task)
+
+
+async def _locked(session: AsyncSession, project_id: str, task_id: str) -> Task:
+    task = await repository.lock(session, project_id, task_id) if is_id("task", task_id) else None
+    if task is None:
+        raise _unknown(task_id)
+    return task
+
+
+async def _refreshed(session: AsyncSession, task: Task) -> Task:
     await session.flush()
     await session.refresh(task)
     return task
+
+
+def _refuse_ended(task: Task, what: str) -> None:
+    if TaskState(task.state) in TERMINAL:
+        raise Conflict(f"The task has ended ({task.state}); it cannot be {what}.", code="task_ended", state=task.state)
 
 
 def _unknown(task_id: str) -> NotFound:

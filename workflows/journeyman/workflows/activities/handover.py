@@ -4,19 +4,18 @@ import mimetypes
 from typing import Any, Final
 
 import sqlalchemy as sa
-from journeyman.platform.checkpoints.snapshots import SnapshotStore
 from temporalio import activity
 
 from journeyman.agents.arguments import SubmitReview
 from journeyman.agents.roles import Role
 from journeyman.platform.artifacts import repository as artifacts
 from journeyman.platform.artifacts.models import Receipt
+from journeyman.platform.checkpoints.snapshots import SnapshotStore
 from journeyman.platform.events.log import append
 from journeyman.platform.events.types import EventType
 from journeyman.platform.kit.database import Database
-from journeyman.platform.kit.ids import derived_id
 from journeyman.platform.kit.object_store import ObjectStore, put_blob
-from journeyman.platform.memory.service import MemoryService
+from journeyman.platform.memory.service import MemoryService, memory_id, write_memory
 from journeyman.platform.plans import repository as plans
 from journeyman.platform.plans.models import Plan, Subtask
 from journeyman.platform.tasks.models import Task
@@ -105,6 +104,7 @@ class HandoverActivities:
                 lessons.extend(_mistakes(await threads.bodies(session, thread_id)))
         for number, (kind, text) in enumerate(lessons[:MAX_LESSONS]):
             await self._learn(task, number, kind, text)
+        await self._memory.try_to_index(task.project_id)
 
     async def _learn(self, task: Task, number: int, kind: str, text: str) -> None:
         key = f"{task.id}:lesson:{number}"
@@ -113,12 +113,12 @@ class HandoverActivities:
                 session,
                 task.id,
                 EventType.MEMORY_WRITTEN,
-                {"memory_id": derived_id("memory", task.project_id, key), "kind": kind, "text": text},
+                {"memory_id": memory_id(task.project_id, key), "kind": kind, "text": text},
                 step_key=key,
             )
-        await self._memory.remember(
-            task.project_id, text, kind=kind, step_key=key, task_id=task.id, source_event_id=event.id
-        )
+            await write_memory(
+                session, task.project_id, text, kind=kind, step_key=key, task_id=task.id, source_event_id=event.id
+            )
 
 
 def _mistakes(messages: list[dict[str, Any]]) -> list[tuple[str, str]]:

@@ -58,7 +58,7 @@ class ModelActivities:
             thread = await threads.get_thread(session, step.thread.thread_id)
             keyed = await threads.visible_messages(session, thread)
             if key in dict(keyed):
-                return _turn(dict(keyed)[key])
+                return Turn()
             messages = [message for _, message in keyed]
             await _check_limits(session, task)
             await self._event(session, step, EventType.MODEL_STARTED, {"attempt": attempt, "step": step.number})
@@ -123,8 +123,7 @@ class ModelActivities:
             # The event first: the task's lock before the thread's, as everywhere, so that no two wait for each other.
             event = await self._event(session, step, EventType.MODEL_COMPLETED, completed, step_key=f"{key}:completed")
             if not event.new:
-                keyed = await threads.messages_of_step(session, step.thread.thread_id, step.key)
-                return _turn(keyed[key])
+                return Turn()
             seq, _ = await threads.append_message(session, step.thread.thread_id, key, message)
             if activity.info().attempt > 1:
                 await lifecycle.resume(session, task.id, only_reason="model_unavailable")
@@ -133,7 +132,9 @@ class ModelActivities:
             thread.context_tokens = 0 if usage is None else usage.prompt_tokens + usage.completion_tokens
             await self._tell(session, step, answer, message, seq)
             await _warn_of_limits(session, task)
-        return _turn(message)
+        if usage is None:
+            return Turn()
+        return Turn(new_tokens=max(0, usage.prompt_tokens - usage.cached_tokens) + usage.completion_tokens)
 
     async def _tell(
         self, session: AsyncSession, step: Step, answer: ModelAnswer, message: dict[str, Any], seq: int
@@ -187,11 +188,6 @@ class ModelActivities:
             subtask_id=step.thread.subtask_id,
             step_key=step_key,
         )
-
-
-def _turn(message: dict[str, Any]) -> Turn:
-    calls = len(message.get("tool_calls") or ())
-    return Turn(tool_calls=calls, stop="tool_calls" if calls else "stop")
 
 
 def _model_for(task: Task, role: str) -> str:
