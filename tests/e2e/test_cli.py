@@ -129,3 +129,16 @@ async def test_a_repeated_submit_is_one_task(journeyman: CommandLine, platform: 
     assert first.code == second.code == 0
     assert first.out == second.out
     platform.submitted.append(first.out.strip())
+
+
+async def test_a_limit_is_raised_and_the_task_goes_on(journeyman: CommandLine, platform: Platform) -> None:
+    steps = [shell(f"echo {number} >> log") for number in range(5)]
+    threads = [planner(plan()), coder(*steps, work()), reviewer(approve())]
+    task_id = await platform.submit(threads, budget={"max_steps": 3})
+    await platform.wait_for(task_id, lambda task: task["paused_reason"] == "budget")
+    result = await journeyman("resume", task_id, "--budget-steps", "50")
+    assert result.code == 0, result.err
+    assert (await platform.end(task_id)).task["state"] == "succeeded"
+    refused = await journeyman("pause", task_id)
+    assert refused.code == 2
+    assert "has ended" in refused.err

@@ -113,6 +113,20 @@ class Api:
         found: Json = self.request("POST", f"/v1/tasks/{_segment(task_id)}/cancel", repeatable=True).json()
         return found
 
+    def pause(self, task_id: str) -> Json:
+        found: Json = self.request("POST", f"/v1/tasks/{_segment(task_id)}/pause", repeatable=True).json()
+        return found
+
+    def resume(self, task_id: str) -> Json:
+        found: Json = self.request("POST", f"/v1/tasks/{_segment(task_id)}/resume", repeatable=True).json()
+        return found
+
+    def change_budget(self, task_id: str, limits: Json) -> Json:
+        """Set the limits that are named; a task that waits for its budget goes on."""
+        path = f"/v1/tasks/{_segment(task_id)}/budget"
+        found: Json = self.request("PATCH", path, json=limits, repeatable=True).json()
+        return found
+
     def of_task(self, task_id: str, what: str, **query: Any) -> Any:
         """``plan``, ``receipts``, ``usage``, ``diff``, ``artifacts``, ``checkpoints`` or ``events`` of a task."""
         return self.get(f"/v1/tasks/{_segment(task_id)}/{what}", **query)

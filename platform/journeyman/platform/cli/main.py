@@ -210,6 +210,34 @@ def cancel(task: TaskId, as_json: AsJson = False, url: Url = None, api_key: Key 
 
 
 @app.command(rich_help_panel=_TASKS)
+def pause(task: TaskId, as_json: AsJson = False, url: Url = None, api_key: Key = None) -> None:
+    """Have a task stop before its next step."""
+    from journeyman.platform.cli import tasks
+    from journeyman.platform.cli.session import Target
+
+    _exit(tasks.pause(Target(url, api_key), task, as_json=as_json))
+
+
+@app.command(rich_help_panel=_TASKS)
+def resume(
+    task: TaskId,
+    budget_tokens: Annotated[int | None, typer.Option("--budget-tokens", min=1, help="New limit.")] = None,
+    budget_cost: Annotated[float | None, typer.Option("--budget-cost", min=0, help="New limit, US dollars.")] = None,
+    budget_steps: Annotated[int | None, typer.Option("--budget-steps", min=1, help="New limit.")] = None,
+    as_json: AsJson = False,
+    url: Url = None,
+    api_key: Key = None,
+) -> None:
+    """Have a paused task go on, with a larger budget if that is what it waits for."""
+    from journeyman.platform.cli import tasks
+    from journeyman.platform.cli.session import Target
+
+    given = {"max_tokens": budget_tokens, "max_cost_usd": budget_cost, "max_steps": budget_steps}
+    limits = {name: limit for name, limit in given.items() if limit is not None}
+    _exit(tasks.resume(Target(url, api_key), task, limits=limits, as_json=as_json))
+
+
+@app.command(rich_help_panel=_TASKS)
 def artifacts(
     task: TaskId,
     download: Annotated[Path | None, typer.Option("--download", "-d", help="Directory to put them all in.")] = None,

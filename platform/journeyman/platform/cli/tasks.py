@@ -179,6 +179,28 @@ def cancel(target: Target, task_id: str, *, as_json: bool) -> Exit:
     return Exit.OK
 
 
+def pause(target: Target, task_id: str, *, as_json: bool) -> Exit:
+    with connected(target) as api:
+        task = api.pause(task_id)
+        if as_json:
+            print_json(task)
+        else:
+            print(f"{task_id} pauses before its next step ({task.get('paused_reason')}).")
+    return Exit.OK
+
+
+def resume(target: Target, task_id: str, *, limits: Json, as_json: bool) -> Exit:
+    with connected(target) as api:
+        if limits:
+            api.change_budget(task_id, limits)
+        task = api.resume(task_id)
+        if as_json:
+            print_json(task)
+        else:
+            print(f"{task_id} goes on ({task.get('state')}).")
+    return Exit.OK
+
+
 def artifacts(target: Target, task_id: str, *, download: Path | None, as_json: bool) -> Exit:
     with connected(target) as api:
         found = api.of_task(task_id, "artifacts")["data"]
