@@ -8,7 +8,7 @@ from urllib.parse import urlsplit
 
 CLONE: Final = (
     "set -eu\n"
-    'git clone --quiet --no-tags --template= -- "$JOURNEYMAN_URL" /workspace/.clone\n'
+    'git clone --quiet --template= -- "$JOURNEYMAN_URL" /workspace/.clone\n'
     "cd /workspace/.clone\n"
     'if [ -n "$JOURNEYMAN_REF" ]; then\n'
     '  git -c advice.detachedHead=false checkout --quiet "$JOURNEYMAN_REF" --\n'

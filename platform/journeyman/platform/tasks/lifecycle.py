@@ -4,6 +4,7 @@ from typing import Any
 
 import sqlalchemy as sa
 from sqlalchemy.ext.asyncio import AsyncSession
+from sqlalchemy.orm import load_only
 
 from journeyman.platform.events.log import append
 from journeyman.platform.events.types import EventType
@@ -13,12 +14,29 @@ from journeyman.platform.kit.metrics import TASK_TRANSITIONS, count_after_commit
 from journeyman.platform.tasks.contract import TERMINAL, TRANSITIONS, TaskState
 from journeyman.platform.tasks.models import Task
 
+_FOR_STEP = (
+    load_only(
+        Task.project_id,
+        Task.environment,
+        Task.budget,
+        Task.models,
+        Task.model_tier,
+        Task.plan_revision,
+        Task.started_at,
+    ),
+)
+
 _ENDINGS = {
     TaskState.SUCCEEDED: EventType.TASK_COMPLETED,
     TaskState.FAILED: EventType.TASK_FAILED,
     TaskState.ERRORED: EventType.TASK_ERRORED,
     TaskState.CANCELLED: EventType.TASK_CANCELLED,
 }
+
+
+async def for_step(session: AsyncSession, task_id: str) -> Task:
+    """The task with what a step needs of it: not the instruction, which may be a megabyte and is in the thread already."""
+    return await session.get_one(Task, task_id, options=_FOR_STEP)
 
 
 async def lock_task(session: AsyncSession, task_id: str) -> Task:

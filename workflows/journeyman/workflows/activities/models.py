@@ -54,7 +54,7 @@ class ModelActivities:
         key = f"{step.key}:answer"
         attempt = step.tries * ATTEMPTS_PER_EXECUTION + activity.info().attempt
         async with self._database.transaction() as session:
-            task = await session.get_one(Task, step.thread.task.task_id)
+            task = await lifecycle.for_step(session, step.thread.task.task_id)
             thread = await threads.get_thread(session, step.thread.thread_id)
             keyed = await threads.visible_messages(session, thread)
             if key in dict(keyed):

@@ -24,7 +24,7 @@ from journeyman.platform.kit.object_store import ObjectStore, blob_key, put_blob
 from journeyman.platform.memory.service import MemoryService, memory_id, write_memory
 from journeyman.platform.plans import repository as plans
 from journeyman.platform.sandboxes.errors import LOST_WHILE_RUNNING, SandboxLost
-from journeyman.platform.tasks.lifecycle import lock_task
+from journeyman.platform.tasks.lifecycle import for_step, lock_task
 from journeyman.platform.tasks.models import Task
 from journeyman.platform.threads import repository as threads
 from journeyman.platform.threads.models import Thread
@@ -57,7 +57,7 @@ class ToolActivities:
         async with self._database.transaction() as session:
             stored = await threads.messages_of_step(session, step.thread.thread_id, step.key)
             thread = await threads.get_thread(session, step.thread.thread_id)
-            task = await session.get_one(Task, step.thread.task.task_id)
+            task = await for_step(session, step.thread.task.task_id)
         calls = stored[f"{step.key}:answer"].get("tool_calls") or []
         if not calls:
             await self._remind(step)
