@@ -47,3 +47,16 @@ async def _workflow_is_over(stack: EmbeddedStack, task_id: str) -> None:
                 break
             await asyncio.sleep(0.05)
     assert status == WorkflowExecutionStatus.COMPLETED
+
+
+@pytest.mark.parametrize("delay_s", [0.0, 0.3, 0.5, 0.6, 0.7, 0.8])
+async def test_a_cancel_that_is_acknowledged_near_the_end_counts(platform: Platform, delay_s: float) -> None:
+    task_id = await platform.submit(
+        [planner(plan()), coder(shell("true"), work()), reviewer(approve())], acceptance=["sleep 0.3"]
+    )
+    await platform.wait_until_event(task_id, "review.approved")
+    await asyncio.sleep(delay_s)
+    answer = (await platform.client.post(f"/v1/tasks/{task_id}/cancel")).json()
+    outcome = await platform.end(task_id)
+    asked_before_its_end = answer["cancel_requested_at"] is not None
+    assert outcome.task["state"] == ("cancelled" if asked_before_its_end else "succeeded")

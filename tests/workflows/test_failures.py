@@ -1,9 +1,13 @@
 """Which errors are tried again."""
 
+import asyncio
+
 import pytest
+import sqlalchemy as sa
 from sqlalchemy.exc import OperationalError
 
 from journeyman.platform.inference.errors import ModelUnavailable
+from journeyman.platform.kit.database import Database, create_engine
 from journeyman.platform.kit.errors import Conflict, InvalidInput, JourneymanError, Unavailable
 from journeyman.workflows import timing
 from journeyman.workflows.failures import as_failure
@@ -45,3 +49,28 @@ def test_an_unforeseen_error_is_tried_a_few_times_and_its_text_is_not_shown() ->
     assert failure.non_retryable
     assert "hunter2" not in failure.message
     assert "ValueError" in failure.message
+
+
+async def test_a_database_that_is_starting_is_waited_for() -> None:
+    """PostgreSQL refuses connections while it recovers; a server that says so is all it takes."""
+    message = b"SFATAL\0VFATAL\0C57P03\0Mthe database system is starting up\0\0"
+    refusal = b"E" + (len(message) + 4).to_bytes(4, "big") + message
+
+    async def refuse(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.read(8)
+        writer.write(b"N")  # no TLS
+        await reader.read(1024)
+        writer.write(refusal)
+        await writer.drain()
+        writer.close()
+
+    async with await asyncio.start_server(refuse, "127.0.0.1", 0) as server:
+        port = server.sockets[0].getsockname()[1]
+        database = Database(create_engine(f"postgresql+asyncpg://nobody@127.0.0.1:{port}/none"))
+        with pytest.raises(Exception) as caught:
+            async with database.transaction() as session:
+                await session.execute(sa.text("SELECT 1"))
+        await database.close()
+    failure = as_failure(caught.value, 1_000)
+    assert failure.type == "database_unavailable"
+    assert not failure.non_retryable

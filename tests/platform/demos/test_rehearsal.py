@@ -57,7 +57,7 @@ class Place:
         done = subprocess.run(
             ["bash", "-c", self.here(command)],
             cwd=self.root / "workspace",
-            env={"PATH": path, "HOME": str(self.root), "LANG": "C.UTF-8", **self.variables},
+            env={"PATH": path, "HOME": str(self.root), "TMPDIR": str(self.root), "LANG": "C.UTF-8", **self.variables},
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,

@@ -4,12 +4,12 @@ import logging
 from datetime import timedelta
 from typing import Any
 
-from sqlalchemy.exc import DBAPIError, InterfaceError, OperationalError
 from temporalio import activity
 from temporalio.exceptions import ApplicationError, CancelledError
 from temporalio.worker import ActivityInboundInterceptor, ExecuteActivityInput, Interceptor
 
 from journeyman.platform.kit.errors import JourneymanError
+from journeyman.platform.kit.outages import database_unavailable
 from journeyman.workflows import timing
 
 logger = logging.getLogger(__name__)
@@ -29,19 +29,13 @@ def as_failure(error: Exception, attempt: int) -> ApplicationError:
             non_retryable=not error.retryable,
             next_retry_delay=timedelta(seconds=min(float(seconds), 600.0)) if seconds else None,
         )
-    if _database_is_away(error):
+    if database_unavailable(error):
         return ApplicationError("The database does not answer; the step is tried again.", type="database_unavailable")
     return ApplicationError(
         f"An unexpected {type(error).__name__} stopped a step of the platform; the worker's log has the details.",
         type="internal_error",
         non_retryable=attempt >= timing.MAX_UNEXPECTED_ATTEMPTS,
     )
-
-
-def _database_is_away(error: Exception) -> bool:
-    if isinstance(error, DBAPIError) and error.connection_invalidated:
-        return True
-    return isinstance(error, OperationalError | InterfaceError | ConnectionError | TimeoutError)
 
 
 class _Inbound(ActivityInboundInterceptor):

@@ -25,6 +25,7 @@ from journeyman.platform.kit import clock
 from journeyman.platform.kit.database import Database, Json
 from journeyman.platform.kit.errors import BudgetExhausted, Conflict, NotFound, Unavailable
 from journeyman.platform.kit.ids import derived_id
+from journeyman.platform.kit.outages import database_unavailable
 
 ABANDONED_AFTER: Final = timedelta(hours=2)
 """Older reservations belong to a gateway that died: no call lasts as long."""
@@ -177,7 +178,7 @@ class LedgerService:
         except (InterfaceError, OperationalError, PoolTimeout, OSError) as error:
             raise _database_down() from error
         except DBAPIError as error:
-            if error.connection_invalidated or _lost_connection(error):
+            if error.connection_invalidated or database_unavailable(error):
                 raise _database_down() from error
             raise
 
@@ -270,12 +271,6 @@ def _database_down() -> Unavailable:
         "repeated later.",
         code="ledger_unavailable",
     )
-
-
-def _lost_connection(error: DBAPIError) -> bool:
-    """Whether PostgreSQL is starting, stopping or gone: SQLSTATE classes 08 and 57P0x, and full connection slots."""
-    state = getattr(error.orig, "sqlstate", None) or ""
-    return state.startswith(("08", "57P")) or state == "53300"
 
 
 def _totals(rows: Sequence[sa.RowMapping]) -> UsageTotals:

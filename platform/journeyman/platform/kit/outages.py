@@ -21,8 +21,25 @@ def database_unavailable(error: BaseException) -> bool:
     if isinstance(error, sqlalchemy.exc.TimeoutError | sqlalchemy.exc.InterfaceError | sqlalchemy.exc.OperationalError):
         return True
     if isinstance(error, sqlalchemy.exc.DBAPIError):
-        state = str(getattr(error.orig, "sqlstate", None) or "")
+        state = sqlstate_of(error)
         # 08: connection; 57P: shutdown and start-up; 53300: too many clients; 40001 and 40P01: serialization, deadlock.
         return error.connection_invalidated or state.startswith(("08", "57P")) or state in {"53300", "40001", "40P01"}
     # While connecting, asyncpg's own errors and the operating system's arrive as they are.
     return isinstance(error, _WHILE_CONNECTING)
+
+
+def sqlstate_of(error: sqlalchemy.exc.DBAPIError) -> str:
+    """PostgreSQL's five characters for the error, or nothing.
+
+    SQLAlchemy keeps the driver's error at different depths: directly for a statement, one cause further for a refused
+    connection, as PostgreSQL refuses them while it starts.
+    """
+    candidate: BaseException | None = error.orig or error.__cause__
+    for _ in range(5):
+        if candidate is None:
+            break
+        state = getattr(candidate, "sqlstate", None)
+        if state:
+            return str(state)
+        candidate = candidate.__cause__ or candidate.__context__
+    return ""

@@ -5,7 +5,7 @@ import json
 import re
 from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import AbstractAsyncContextManager
-from typing import Any
+from typing import Any, Final
 
 from journeyman.platform.kit.errors import InvalidInput
 from journeyman.platform.sandboxes.observation import observed_run
@@ -87,9 +87,19 @@ class AgentSandbox:
                 await call.send({"more": more}, part)
             try:
                 async with asyncio.timeout(patience):
-                    return await self._result(call, request.exec_id, request.output_limit, on_output)
+                    result = asyncio.ensure_future(self._result(call, request.exec_id, request.output_limit, on_output))
+                    return await self._watched(result)
             except TimeoutError:
                 raise call.lost("it did not end a command at its timeout") from None
+
+    async def _watched(self, result: "asyncio.Future[ExecResult]") -> ExecResult:
+        """The result, unless the agent falls silent first: a frozen one must not cost a command's whole patience."""
+        try:
+            while not (await asyncio.wait({result}, timeout=_PING_EVERY_S))[0]:
+                await self.ping()
+            return result.result()
+        finally:
+            result.cancel()
 
     async def poll(self, exec_id: str) -> ExecResult:
         async with self.call("poll", exec_id=exec_id) as call:
@@ -222,6 +232,10 @@ class AgentSandbox:
     async def ping(self) -> None:
         async with self.call("ping", timeout_s=10) as call:
             await call.end()
+
+
+_PING_EVERY_S: Final = 5.0
+"""Between looks at an agent that has a command running; it answers within 10 s or counts as lost."""
 
 
 def _check(request: ExecRequest) -> None:

@@ -54,6 +54,10 @@ class LifecycleActivities:
             if TaskState(task.state) in TERMINAL:
                 # Cancelled while it was queued and its workflow was about to begin: the end is written.
                 return
+            if task.cancel_requested_at is not None:
+                # The request was acknowledged before this end was written, however near the end it came: it counts.
+                await lifecycle.transition(session, task.id, TaskState.CANCELLED)
+                return
             await lifecycle.transition(
                 session, finish.task.task_id, TaskState(finish.state), failure=failure, verified=finish.verified
             )
