@@ -1,7 +1,6 @@
 """An agent that neither answers nor dies."""
 
 import asyncio
-import json
 import os
 import signal
 from pathlib import Path
@@ -12,21 +11,15 @@ from support.sandboxes import SMALL
 from journeyman.platform.sandboxes.errors import SandboxLost
 from journeyman.platform.sandboxes.local import LocalSandboxDriver
 from journeyman.platform.sandboxes.port import ExecRequest, SandboxSpec
-
-
-def agent_of(root: Path, sandbox_id: str) -> int:
-    """Process id of the sandbox's agent: the last of the chain that its registered process begins."""
-    texts = [path.read_text() for path in (root / sandbox_id).glob("*.json")]
-    pid = next(int(found["pid"]) for found in map(json.loads, texts) if "pid" in found)
-    while children := Path(f"/proc/{pid}/task/{pid}/children").read_text().split():
-        pid = int(children[0])
-    return pid
+from journeyman.platform.sandboxes.registry import Record
 
 
 async def test_a_frozen_agent_counts_as_lost_long_before_the_commands_timeout(tmp_path: Path) -> None:
     driver = LocalSandboxDriver(tmp_path)
     sandbox = await driver.lease(SandboxSpec("sbx_frozen", limits=SMALL))
-    pid = agent_of(tmp_path, "sbx_frozen")
+    record = Record.load(tmp_path / "sbx_frozen")
+    assert record is not None
+    pid = record.agent.pid
     running = asyncio.create_task(sandbox.run(ExecRequest("a", "sleep 600", timeout_s=600)))
     try:
         await asyncio.sleep(0.5)  # the command is running now, and the agent's answer is what is waited for
