@@ -17,9 +17,6 @@ from collections.abc import AsyncIterator
 
 import httpx
 import pytest
-from support.database import truncate_all
-from support.platform import Platform
-from support.stack import SessionStack
 
 from journeyman.platform.embedded.postgres import create_database
 from journeyman.platform.embedded.stack import EVERYTHING, EmbeddedStack
@@ -27,6 +24,9 @@ from journeyman.platform.kit.database import Database, create_engine
 from journeyman.platform.kit.migrate import upgrade
 from journeyman.platform.kit.s3 import S3ObjectStore
 from journeyman.platform.kit.settings import Settings
+from support.database import truncate_all
+from support.platform import Platform
+from support.stack import SessionStack
 
 
 @pytest.fixture(scope="session")

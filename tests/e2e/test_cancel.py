@@ -3,12 +3,12 @@
 import asyncio
 
 import pytest
-from support.platform import TERMINAL, Platform
-from support.scripts import approve, coder, plan, planner, reviewer, shell, work
 from temporalio.client import WorkflowExecutionStatus
 
 from journeyman.platform.embedded.stack import EmbeddedStack
 from journeyman.platform.kit.temporal import connect
+from support.platform import TERMINAL, Platform
+from support.scripts import approve, coder, plan, planner, reviewer, shell, work
 
 LONG = [planner(plan()), coder(shell("sleep 60"), work()), reviewer(approve())]
 

@@ -8,11 +8,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from support.platform import Platform
-from support.scripts import approve, coder, plan, planner, reviewer, shell, work
 
 from journeyman.platform import demos
 from journeyman.platform.embedded.stack import EmbeddedStack
+from support.platform import Platform
+from support.scripts import approve, coder, plan, planner, reviewer, shell, work
 
 
 @dataclass

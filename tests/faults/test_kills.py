@@ -1,11 +1,11 @@
 """Any one process is killed while a task is at work: the task ends verified, nothing is lost and nothing doubled."""
 
 import pytest
+
+from journeyman.platform.embedded.stack import EmbeddedStack
 from support.platform import Outcome, Platform
 from support.scripts import approve, call, coder, plan, planner, reviewer, shell, work
 from support.stack import kill_and_wait
-
-from journeyman.platform.embedded.stack import EmbeddedStack
 
 PROCESSES = [
     "worker-1",

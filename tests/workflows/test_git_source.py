@@ -9,7 +9,6 @@ from pathlib import Path
 
 import pytest
 import sqlalchemy as sa
-from support.rows import make_task
 from temporalio.testing import ActivityEnvironment
 
 from journeyman.platform.checkpoints.snapshots import SnapshotStore
@@ -20,6 +19,7 @@ from journeyman.platform.sandboxes.local import LocalSandboxDriver
 from journeyman.platform.tasks.models import Task
 from journeyman.workflows.activities.preparation import PreparationActivities
 from journeyman.workflows.types import Prepared, TaskRef
+from support.rows import make_task
 
 
 class _Quiet(http.server.SimpleHTTPRequestHandler):

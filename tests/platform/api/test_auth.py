@@ -4,9 +4,9 @@ from itertools import chain
 
 import httpx
 import pytest
-from support.api import Caller, RunningApi
 
 from journeyman.platform.kit.settings import Settings
+from support.api import Caller, RunningApi
 
 
 @pytest.mark.parametrize(
@@ -69,9 +69,8 @@ async def test_models_and_health(caller: Caller) -> None:
 
 
 async def test_temporal_down_is_ready_but_degraded(clean_settings: Settings) -> None:
-    from support.api import free_port
-
     from journeyman.platform.api.app import build_resources, create_app
+    from support.api import free_port
 
     settings = clean_settings.model_copy(update={"temporal_address": f"127.0.0.1:{free_port()}"})
     app = create_app(settings)

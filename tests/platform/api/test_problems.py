@@ -7,13 +7,13 @@ from pathlib import Path
 
 import httpx
 import pytest
-from support.api import Caller, RunningApi, api_settings, calling, fields_of, free_port, running, served
-from support.proxy import Proxy
 
 from journeyman.platform.api.app import build_resources, create_app
 from journeyman.platform.api.requests import MAX_BODY
 from journeyman.platform.kit.database import Database
 from journeyman.platform.kit.settings import Settings
+from support.api import Caller, RunningApi, api_settings, calling, fields_of, free_port, running, served
+from support.proxy import Proxy
 
 
 def problem(response: httpx.Response, status: int, code: str) -> dict[str, object]:

@@ -7,8 +7,6 @@ from decimal import Decimal
 
 import pytest
 import sqlalchemy as sa
-from support.api import Caller, RunningApi, fields_of
-from support.rows import make_task
 
 from journeyman.platform.artifacts import repository as artifacts
 from journeyman.platform.artifacts.models import Receipt
@@ -21,6 +19,8 @@ from journeyman.platform.kit.object_store import put_blob
 from journeyman.platform.plans import repository as plans
 from journeyman.platform.plans.models import Subtask
 from journeyman.platform.tasks.models import Task
+from support.api import Caller, RunningApi, fields_of
+from support.rows import make_task
 
 
 def tree(**files: bytes) -> bytes:

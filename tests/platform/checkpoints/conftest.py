@@ -7,7 +7,6 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 
 import pytest
-from support.sandboxes import SMALL
 
 from journeyman.platform.checkpoints.snapshots import SnapshotStore
 from journeyman.platform.kit.ids import new_id
@@ -15,6 +14,7 @@ from journeyman.platform.kit.s3 import S3ObjectStore
 from journeyman.platform.sandboxes.local import LocalSandboxDriver
 from journeyman.platform.sandboxes.port import Sandbox, SandboxSpec
 from journeyman.platform.sandboxes.registry import reap
+from support.sandboxes import SMALL
 
 
 @pytest.fixture

@@ -10,12 +10,12 @@ import zipfile
 from pathlib import Path
 
 import pytest
-from support.sandboxes import shell
 
 from journeyman.platform.checkpoints.archive import ArchiveLimits
 from journeyman.platform.checkpoints.snapshots import SnapshotStore
 from journeyman.platform.kit.errors import InvalidInput
 from journeyman.platform.kit.s3 import S3ObjectStore
+from support.sandboxes import shell
 
 
 def member(name: str, content: bytes = b"", **attributes) -> tuple[tarfile.TarInfo, bytes]:

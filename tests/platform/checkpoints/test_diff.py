@@ -7,11 +7,11 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from support.sandboxes import shell
 
 from journeyman.platform.checkpoints import diff
 from journeyman.platform.checkpoints.snapshots import FileChange, SnapshotStore
 from journeyman.platform.sandboxes.port import Sandbox
+from support.sandboxes import shell
 
 needs_git = pytest.mark.skipif(shutil.which("git") is None, reason="git is not installed")
 

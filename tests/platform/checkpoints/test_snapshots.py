@@ -7,13 +7,13 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from dataclasses import replace
 
 import pytest
-from support.sandboxes import shell
 
 from journeyman.platform.checkpoints.packs import PACK, PIECE, pack_key
 from journeyman.platform.checkpoints.snapshots import SnapshotStore
 from journeyman.platform.kit.errors import InvalidInput, NotFound, Unavailable
 from journeyman.platform.kit.s3 import S3ObjectStore
 from journeyman.platform.sandboxes.port import FileChunk, Sandbox, Scan, TreeEntry
+from support.sandboxes import shell
 
 LISTING = r"cd / && find workspace artifacts -mindepth 1 -printf '%p %y %m %l\n' | LC_ALL=C sort; find workspace artifacts -type f -print0 | LC_ALL=C sort -z | xargs -0r sha256sum"
 MAKE = r"""

@@ -5,9 +5,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from support.fake_rest import KEY, Server, serving
 
 from journeyman.platform.cli import main as cli
+from support.fake_rest import KEY, Server, serving
 
 
 @pytest.fixture

@@ -3,10 +3,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.fake_rest import KEY, TASK, Server
 
 from journeyman.platform.cli.exits import CommandError
 from journeyman.platform.cli.tasks import place_for
+from support.fake_rest import KEY, TASK, Server
 
 Run = Any
 

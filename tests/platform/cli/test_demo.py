@@ -6,12 +6,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.fake_rest import KEY, TASK, Server
 
 from journeyman.platform import demos
 from journeyman.platform.cli import demo as command
 from journeyman.platform.cli.exits import CommandError
 from journeyman.platform.embedded.processes import start_ticks_of
+from support.fake_rest import KEY, TASK, Server
 
 Run = Any
 

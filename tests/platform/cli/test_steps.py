@@ -1,10 +1,10 @@
 import pytest
-from support.fake_rest import course, event
 
 from journeyman.platform.cli import render
 from journeyman.platform.cli.steps import describe_call, tell
 from journeyman.platform.cli.view import Line, TaskView
 from journeyman.platform.events.types import EventType
+from support.fake_rest import course, event
 
 
 def fold(events: list[dict[str, object]]) -> tuple[TaskView, list[Line]]:

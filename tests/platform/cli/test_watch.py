@@ -8,6 +8,7 @@ import threading
 from typing import Any
 
 import pytest
+
 from support.fake_rest import KEY, TASK, Server, event
 
 Run = Any

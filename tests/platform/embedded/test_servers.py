@@ -7,13 +7,13 @@ from datetime import timedelta
 
 import asyncpg
 import pytest
-from support.stack import SessionStack, kill_and_wait, part_of
 from temporalio.client import Client
 from temporalio.service import RPCError
 
 from journeyman.platform.embedded.errors import DataDirectoryUnusable
 from journeyman.platform.embedded.postgres import Postgres
 from journeyman.platform.kit.s3 import S3ObjectStore
+from support.stack import SessionStack, kill_and_wait, part_of
 
 
 async def test_postgres_keeps_what_was_committed(session_stack: SessionStack) -> None:

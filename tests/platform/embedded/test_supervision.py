@@ -4,8 +4,6 @@ import os
 from pathlib import Path
 
 import pytest
-from support.stack import kill_and_wait, part_of
-from support.stand_ins import grandchildren, journal_lines, running, stand_in
 
 from journeyman.platform.embedded.child import Child
 from journeyman.platform.embedded.errors import StackError
@@ -14,6 +12,8 @@ from journeyman.platform.embedded.ports import choose_port
 from journeyman.platform.embedded.specs import ProcessSpec, Spec, Status, StepSpec
 from journeyman.platform.embedded.stack import EmbeddedStack
 from journeyman.platform.kit.settings import Settings
+from support.stack import kill_and_wait, part_of
+from support.stand_ins import grandchildren, journal_lines, running, stand_in
 
 
 @pytest.fixture

@@ -11,9 +11,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from support.stand_ins import grandchildren, journal_lines, running, wait_until
 
 from journeyman.platform.embedded.datadir import DataDirectory
+from support.stand_ins import grandchildren, journal_lines, running, wait_until
 
 TESTS = Path(__file__).parents[2]
 ENVIRONMENT = os.environ | {"PYTHONPATH": str(TESTS), "PYTHONDONTWRITEBYTECODE": "1"}

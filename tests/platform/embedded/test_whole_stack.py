@@ -12,10 +12,10 @@ from typing import Any
 
 import httpx
 import pytest
-from support.stack import kill_and_wait
-from support.stand_ins import running
 
 from journeyman.platform.embedded.stack import EmbeddedStack
+from support.stack import kill_and_wait
+from support.stand_ins import running
 
 
 class Cli:

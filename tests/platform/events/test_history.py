@@ -1,12 +1,12 @@
 """History, page by page."""
 
 import pytest
-from support.api import Caller, fields_of
-from support.rows import make_task
 
 from journeyman.platform.events.log import append
 from journeyman.platform.events.types import EventType
 from journeyman.platform.kit.database import Database
+from support.api import Caller, fields_of
+from support.rows import make_task
 
 
 async def write(database: Database, task_id: str, count: int) -> None:

@@ -5,7 +5,6 @@ import random
 
 import pytest
 import sqlalchemy as sa
-from support.rows import make_task
 
 from journeyman.platform.events.log import append
 from journeyman.platform.events.models import Event
@@ -15,6 +14,7 @@ from journeyman.platform.kit.errors import Conflict, NotFound
 from journeyman.platform.tasks import lifecycle
 from journeyman.platform.tasks.contract import TaskState
 from journeyman.platform.tasks.models import Task
+from support.rows import make_task
 
 
 class Undone(Exception):

@@ -10,10 +10,6 @@ from typing import Any
 import httpx
 import pytest
 import sqlalchemy as sa
-from support.api import Caller, ServedApi, api_settings, calling, served
-from support.proxy import Proxy
-from support.rows import make_task
-from support.sse import Message, events_until_end, following
 
 from journeyman.platform.events.log import append
 from journeyman.platform.events.schemas import wanted
@@ -23,6 +19,10 @@ from journeyman.platform.kit.database import Database
 from journeyman.platform.kit.settings import Settings
 from journeyman.platform.tasks import lifecycle
 from journeyman.platform.tasks.contract import TaskState
+from support.api import Caller, ServedApi, api_settings, calling, served
+from support.proxy import Proxy
+from support.rows import make_task
+from support.sse import Message, events_until_end, following
 
 
 @pytest.fixture(scope="module")

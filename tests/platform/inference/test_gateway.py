@@ -7,7 +7,6 @@ import aiohttp
 import pytest
 import sqlalchemy as sa
 from aiohttp import web
-from support.rows import make_project, make_task
 
 from journeyman.platform.inference.client import OpenAIModelEngine
 from journeyman.platform.inference.errors import ModelRejected, ModelUnavailable
@@ -23,6 +22,7 @@ from journeyman.platform.kit.ids import new_id
 from journeyman.platform.kit.settings import Settings
 from journeyman.platform.tasks.models import Task
 from journeyman.platform.tenancy import service as tenancy
+from support.rows import make_project, make_task
 
 INTERNAL = "internal-secret-of-the-tests"
 MODEL_KEY = "sk-model-key-of-the-operator"

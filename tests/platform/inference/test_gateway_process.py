@@ -9,12 +9,12 @@ import sys
 import httpx
 import pytest
 import sqlalchemy as sa
-from support.rows import make_project, make_task
 
 from journeyman.platform.inference.client import OpenAIModelEngine
 from journeyman.platform.inference.errors import ModelUnavailable
 from journeyman.platform.inference.models import LedgerEntry
 from journeyman.platform.inference.port import CallIdentity
+from support.rows import make_project, make_task
 
 SECRET = "internal-secret-of-the-tests"
 CODE = (

@@ -6,7 +6,6 @@ from pathlib import Path
 
 import structlog
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
-from support.greeting_workflow import Greeting
 from temporalio import activity
 from temporalio.testing import WorkflowEnvironment
 from temporalio.worker import Worker
@@ -14,6 +13,7 @@ from temporalio.worker import Worker
 from journeyman.platform.kit import metrics
 from journeyman.platform.kit.settings import Settings
 from journeyman.platform.kit.telemetry import attached, inject, setup, temporal_plugins, tracer
+from support.greeting_workflow import Greeting
 
 bound: list[dict[str, object]] = []
 

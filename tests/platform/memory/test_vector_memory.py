@@ -7,11 +7,11 @@ from collections.abc import AsyncIterator
 
 import httpx
 import pytest
-from support.stack import SessionStack
 
 from journeyman.platform.kit.errors import InvalidInput, Unavailable
 from journeyman.platform.memory.port import Point, VectorMemory
 from journeyman.platform.memory.qdrant import QdrantVectorMemory
+from support.stack import SessionStack
 
 DIMENSIONS = 4
 

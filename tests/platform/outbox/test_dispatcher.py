@@ -8,9 +8,6 @@ from typing import Any
 
 import pytest
 import sqlalchemy as sa
-from support.api import Caller, RunningApi, api_settings, free_port, running
-from support.proxy import Proxy
-from support.rows import make_project, make_task
 from temporalio.api.enums.v1 import EventType
 from temporalio.client import Client, WorkflowExecutionStatus
 from temporalio.service import RPCError
@@ -26,6 +23,9 @@ from journeyman.platform.outbox.dispatcher import OutboxDispatcher
 from journeyman.platform.outbox.models import OutboxEntry
 from journeyman.platform.tasks import lifecycle
 from journeyman.platform.tasks.contract import StartTask, TaskState
+from support.api import Caller, RunningApi, api_settings, free_port, running
+from support.proxy import Proxy
+from support.rows import make_project, make_task
 
 
 @pytest.fixture(scope="module")

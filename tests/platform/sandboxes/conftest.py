@@ -7,11 +7,11 @@ from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
 
 import pytest
-from support.sandboxes import SMALL
 
 from journeyman.platform.sandboxes.local import LocalSandboxDriver
 from journeyman.platform.sandboxes.port import Sandbox, SandboxDriver, SandboxSpec
 from journeyman.platform.sandboxes.registry import reap
+from support.sandboxes import SMALL
 
 
 @pytest.fixture(scope="session")

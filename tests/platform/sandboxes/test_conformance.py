@@ -6,7 +6,6 @@ import time
 import uuid
 
 import pytest
-from support.sandboxes import SMALL, python, shell, until
 
 from journeyman.platform.kit.errors import InvalidInput
 from journeyman.platform.sandboxes.errors import (
@@ -17,6 +16,7 @@ from journeyman.platform.sandboxes.errors import (
     TooManyCommands,
 )
 from journeyman.platform.sandboxes.port import ExecRequest, Sandbox, SandboxDriver, SandboxSpec, TreeEntry
+from support.sandboxes import SMALL, python, shell, until
 
 
 def spec(**options) -> SandboxSpec:

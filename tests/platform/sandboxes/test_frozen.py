@@ -6,12 +6,12 @@ import signal
 from pathlib import Path
 
 import pytest
-from support.sandboxes import SMALL
 
 from journeyman.platform.sandboxes.errors import SandboxLost
 from journeyman.platform.sandboxes.local import LocalSandboxDriver
 from journeyman.platform.sandboxes.port import ExecRequest, SandboxSpec
 from journeyman.platform.sandboxes.registry import Record
+from support.sandboxes import SMALL
 
 
 async def test_a_frozen_agent_counts_as_lost_long_before_the_commands_timeout(tmp_path: Path) -> None:

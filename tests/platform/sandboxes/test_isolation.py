@@ -9,10 +9,10 @@ import uuid
 from pathlib import Path
 
 import pytest
-from support.sandboxes import SMALL, python, shell
 
 from journeyman.platform.sandboxes import seccomp
 from journeyman.platform.sandboxes.port import Sandbox, SandboxDriver, SandboxSpec
+from support.sandboxes import SMALL, python, shell
 
 COLUMN = 0 if platform.machine() == "x86_64" else 1
 

@@ -10,13 +10,13 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from support.sandboxes import SMALL, python, shell, until
 
 from journeyman.platform.sandboxes import enforcement
 from journeyman.platform.sandboxes.cgroups import Hierarchy
 from journeyman.platform.sandboxes.errors import LimitsNotEnforced
 from journeyman.platform.sandboxes.local import LocalSandboxDriver
 from journeyman.platform.sandboxes.port import ExecRequest, Limits, Sandbox, SandboxDriver, SandboxSpec
+from support.sandboxes import SMALL, python, shell, until
 
 
 @asynccontextmanager

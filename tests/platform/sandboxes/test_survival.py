@@ -11,7 +11,6 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from support.sandboxes import SMALL, shell, until
 
 from journeyman.platform.kit.errors import Unavailable
 from journeyman.platform.sandboxes import bwrap
@@ -19,6 +18,7 @@ from journeyman.platform.sandboxes.errors import SandboxLost, SandboxUnavailable
 from journeyman.platform.sandboxes.local import LocalSandboxDriver
 from journeyman.platform.sandboxes.port import ExecRequest, SandboxDriver, SandboxSpec
 from journeyman.platform.sandboxes.registry import ProcessIdentity, Record, reap
+from support.sandboxes import SMALL, shell, until
 
 WORKER = Path(__file__).with_name("worker.py")
 

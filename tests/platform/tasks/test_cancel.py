@@ -6,13 +6,13 @@ from pathlib import Path
 
 import pytest
 import sqlalchemy as sa
-from support.api import Caller, RunningApi, api_settings, free_port, running
 
 from journeyman.platform.kit.database import Database
 from journeyman.platform.kit.settings import Settings
 from journeyman.platform.outbox.models import OutboxEntry
 from journeyman.platform.tasks import lifecycle
 from journeyman.platform.tasks.contract import TaskState
+from support.api import Caller, RunningApi, api_settings, free_port, running
 
 
 @pytest.fixture

@@ -2,7 +2,6 @@
 
 import pytest
 import sqlalchemy as sa
-from support.rows import make_task
 
 from journeyman.platform.events.log import append, storable
 from journeyman.platform.events.models import Event
@@ -11,6 +10,7 @@ from journeyman.platform.kit.database import Database
 from journeyman.platform.kit.errors import Conflict
 from journeyman.platform.tasks import lifecycle
 from journeyman.platform.tasks.contract import TERMINAL, TRANSITIONS, TaskState
+from support.rows import make_task
 
 
 async def types_of(database: Database, task_id: str) -> list[str]:

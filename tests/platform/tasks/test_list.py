@@ -4,10 +4,10 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 import sqlalchemy as sa
-from support.api import Caller, RunningApi, fields_of
 
 from journeyman.platform.kit.database import Database
 from journeyman.platform.tasks.models import Task
+from support.api import Caller, RunningApi, fields_of
 
 
 async def test_pages_hold_every_task_once_newest_first(caller: Caller) -> None:

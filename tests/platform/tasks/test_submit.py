@@ -8,7 +8,6 @@ from typing import Any
 import httpx
 import pytest
 import sqlalchemy as sa
-from support.api import Caller, RunningApi, api_settings, fields_of, running
 
 from journeyman.platform.events.models import Event
 from journeyman.platform.kit.database import Database
@@ -17,6 +16,7 @@ from journeyman.platform.kit.settings import Settings
 from journeyman.platform.outbox.models import OutboxEntry
 from journeyman.platform.tasks.models import IdempotencyKey, Task
 from journeyman.platform.uploads.models import Upload
+from support.api import Caller, RunningApi, api_settings, fields_of, running
 
 
 async def stored(database: Database, project_id: str) -> dict[str, int]:

@@ -4,6 +4,7 @@ import asyncio
 
 import httpx
 import pytest
+
 from support.api import Caller, RunningApi, fields_of
 
 

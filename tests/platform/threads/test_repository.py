@@ -2,11 +2,10 @@
 
 import asyncio
 
-from support.rows import make_task, make_thread
-
 from journeyman.platform.kit.database import Database
 from journeyman.platform.threads import repository as threads
 from journeyman.platform.threads.models import Thread
+from support.rows import make_task, make_thread
 
 
 async def test_a_step_key_is_stored_once(database: Database) -> None:

@@ -11,11 +11,11 @@ from pathlib import Path
 
 import pytest
 import sqlalchemy as sa
-from support.api import Caller, RunningApi, api_settings, calling, fields_of, running, served
 
 from journeyman.platform.kit.database import Database
 from journeyman.platform.kit.settings import Settings
 from journeyman.platform.uploads.models import Upload
+from support.api import Caller, RunningApi, api_settings, calling, fields_of, running, served
 
 
 def tar(*members: tuple[str | tarfile.TarInfo, bytes], mode: str = "w:gz") -> bytes:

@@ -3,9 +3,9 @@
 from dataclasses import dataclass
 from typing import Literal
 
-from journeyman.platform.checkpoints.snapshots import SnapshotStore
 from temporalio.client import Client
 
+from journeyman.platform.checkpoints.snapshots import SnapshotStore
 from journeyman.platform.events.stream import EventFeed
 from journeyman.platform.inference.ledger import LedgerService
 from journeyman.platform.inference.replay.catalog import ReplayCatalog

@@ -3,7 +3,6 @@
 from collections.abc import Sequence
 from typing import Any, Final
 
-from journeyman.platform.checkpoints.snapshots import SnapshotStore
 from temporalio import activity
 
 from journeyman.agents import context
@@ -12,6 +11,7 @@ from journeyman.agents.context import DoneSubtask, TaskBrief
 from journeyman.agents.plans import Subtask
 from journeyman.agents.roles import Role, profile
 from journeyman.agents.tools import ParsedCall, parse_call
+from journeyman.platform.checkpoints.snapshots import SnapshotStore
 from journeyman.platform.events.log import append
 from journeyman.platform.events.types import EventType
 from journeyman.platform.kit.database import Database

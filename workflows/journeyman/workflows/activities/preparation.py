@@ -6,11 +6,11 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 import sqlalchemy as sa
-from journeyman.platform.checkpoints.snapshots import Snapshot, SnapshotStore
 from temporalio import activity
 
 from journeyman.agents.output import cut_text, readable
 from journeyman.platform.checkpoints import repository as checkpoints
+from journeyman.platform.checkpoints.snapshots import Snapshot, SnapshotStore
 from journeyman.platform.events.log import append
 from journeyman.platform.events.types import EventType
 from journeyman.platform.kit.database import Database

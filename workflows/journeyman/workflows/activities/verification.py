@@ -4,13 +4,13 @@ from decimal import Decimal
 from typing import Final
 
 import sqlalchemy as sa
-from journeyman.platform.checkpoints.snapshots import SnapshotStore
 from temporalio import activity
 
 from journeyman.agents.output import cut_text, readable
 from journeyman.agents.review import FailedCommand, acceptance_reason
 from journeyman.platform.artifacts import repository as artifacts
 from journeyman.platform.artifacts.models import Receipt
+from journeyman.platform.checkpoints.snapshots import SnapshotStore
 from journeyman.platform.events.log import append
 from journeyman.platform.events.types import EventType
 from journeyman.platform.kit.database import Database
