@@ -106,6 +106,7 @@ async def store(activity: str, argument: object, *, retry: RetryPolicy = timing.
         argument,
         task_queue=Queue.ORCHESTRATION,
         start_to_close_timeout=timing.SHORT,
+        heartbeat_timeout=timing.HEARTBEAT_TIMEOUT,
         retry_policy=retry,
     )
 

@@ -167,6 +167,7 @@ class TaskWorkflow:
             result_type=PlanGraph,
             task_queue=Queue.ORCHESTRATION,
             start_to_close_timeout=timing.SHORT,
+            heartbeat_timeout=timing.HEARTBEAT_TIMEOUT,
             retry_policy=timing.STORES,
         )
         for _ in range(len(graph.subtasks)):

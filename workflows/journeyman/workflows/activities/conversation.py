@@ -196,6 +196,7 @@ class ConversationActivities:
         return tuple(memory.text for memory in found.memories)
 
     @activity.defn
+    @beating
     async def deliver_findings(self, findings: Findings) -> None:
         """Put the Reviewer's findings into the Coder's thread as they are."""
         async with self._database.transaction() as session:

@@ -89,6 +89,7 @@ class HandoverActivities:
         return report(task, subtasks, receipts)
 
     @activity.defn
+    @beating
     async def reflect(self, ref: TaskRef) -> None:
         """Keep what was learnt for later tasks: commands that were seen to pass, and what reviews found wrong."""
         async with self._database.transaction() as session:

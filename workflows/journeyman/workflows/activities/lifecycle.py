@@ -10,6 +10,7 @@ from journeyman.platform.sandboxes.leases import Claim, Leases
 from journeyman.platform.tasks import lifecycle
 from journeyman.platform.tasks.contract import TERMINAL, TaskState
 from journeyman.platform.threads import repository as threads
+from journeyman.workflows.heartbeat import beating
 from journeyman.workflows.types import (
     Finish,
     LoadPlan,
@@ -28,11 +29,13 @@ class LifecycleActivities:
         self._leases = leases
 
     @activity.defn
+    @beating
     async def change_state(self, change: StateChange) -> None:
         async with self._database.transaction() as session:
             await lifecycle.transition(session, change.task.task_id, TaskState(change.state))
 
     @activity.defn
+    @beating
     async def pause_task(self, pause: Pause) -> None:
         async with self._database.transaction() as session:
             task_id = pause.task.task_id
@@ -41,6 +44,7 @@ class LifecycleActivities:
                 await append(session, task_id, EventType.BUDGET_EXHAUSTED, detail)
 
     @activity.defn
+    @beating
     async def finish_task(self, finish: Finish) -> None:
         failure = None
         if finish.failure_code is not None:
@@ -63,10 +67,12 @@ class LifecycleActivities:
             )
 
     @activity.defn
+    @beating
     async def release_sandboxes(self, task: TaskRef) -> None:
         await self._leases.release_all(task.task_id)
 
     @activity.defn
+    @beating
     async def load_plan(self, wanted: LoadPlan) -> PlanGraph:
         async with self._database.transaction() as session:
             plan = await plans.get_plan(session, wanted.task.task_id, wanted.revision)
@@ -74,6 +80,7 @@ class LifecycleActivities:
         return PlanGraph(revision=plan.revision, subtasks=nodes)
 
     @activity.defn
+    @beating
     async def end_subtask(self, end: SubtaskEnd) -> None:
         """Take approved work over as the task's head, or note why it was given up; then give its sandbox back."""
         task_id = end.task.task_id
