@@ -105,7 +105,7 @@ def _where_next(view: TaskView, api: Api, *, stops: bool) -> None:
         f"Then:  {own} show {view.task_id}      what came of it\n"
         f"       {own} logs {view.task_id}      every event\n"
         f"       {own} artifacts {view.task_id} --download out\n"
-        f'       {own} submit "…" --workspace DIR --accept "pytest -q" --wait      a task of your own\n'
+        f'       {own} submit "…" --workspace DIR --accept "make check" --wait    a task of your own, with a model\n'
         "Read on: README.md, docs/guides/quickstart.md"
     )
 
