@@ -67,8 +67,8 @@ def test_openings_tell_the_facts():
             "The tests run with make test.",
         ):
             assert fact in message["content"]
-    egress = TaskBrief("x", Environment(egress=("pypi.org", "github.com")))
-    assert "Network: only these hosts: pypi.org, github.com" in context.planner_opening(egress)["content"]
+    egress = TaskBrief("x", Environment(egress=("packages.example.org", "github.com")))
+    assert "Network: only these hosts: packages.example.org, github.com" in context.planner_opening(egress)["content"]
 
 
 def test_a_later_revision_says_why():

@@ -172,7 +172,7 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"environment": {"env": {"A": 1}}}, "environment.env.A"),
     ({"environment": {"env": {"A": "\x00"}}}, "environment.env.A"),
     ({"environment": {"secrets": ["TOKEN"]}}, "environment.secrets[0]"),
-    ({"environment": {"network": {"egress": ["pypi.org"]}}}, "environment.network.egress"),
+    ({"environment": {"network": {"egress": ["packages.example.org"]}}}, "environment.network.egress"),
     ({"environment": {"resources": {"memory_mb": 1}}}, "environment.resources.memory_mb"),
     ({"environment": {"resources": {"memory_mb": 10**9}}}, "environment.resources.memory_mb"),
     ({"environment": {"resources": {"cpus": 0}}}, "environment.resources.cpus"),
