@@ -93,6 +93,7 @@ def upgrade() -> None:
         sa.Column("id", sa.Text(), nullable=False),
         sa.Column("organization_id", sa.Text(), nullable=False),
         sa.Column("name", sa.Text(), nullable=False),
+        sa.Column("budget", postgresql.JSONB(astext_type=sa.Text()), server_default=sa.text("'{}'"), nullable=False),
         sa.Column("created_at", sa.DateTime(timezone=True), server_default=sa.text("now()"), nullable=False),
         sa.ForeignKeyConstraint(["organization_id"], ["organizations.id"], name=op.f("fk_projects_organization_id")),
         sa.PrimaryKeyConstraint("id", name=op.f("pk_projects")),
@@ -116,7 +117,7 @@ def upgrade() -> None:
         sa.Column("project_id", sa.Text(), nullable=False),
         sa.Column("key", sa.Text(), nullable=False),
         sa.Column("request_digest", sa.Text(), nullable=False),
-        sa.Column("task_id", sa.Text(), nullable=False),
+        sa.Column("subject_id", sa.Text(), nullable=False),
         sa.Column("created_at", sa.DateTime(timezone=True), server_default=sa.text("now()"), nullable=False),
         sa.ForeignKeyConstraint(["project_id"], ["projects.id"], name=op.f("fk_idempotency_keys_project_id")),
         sa.PrimaryKeyConstraint("project_id", "key", name=op.f("pk_idempotency_keys")),
@@ -131,6 +132,14 @@ def upgrade() -> None:
         sa.Column("text", sa.Text(), nullable=False),
         sa.Column("step_key", sa.Text(), nullable=False),
         sa.Column("indexed_at", sa.DateTime(timezone=True), nullable=True),
+        sa.Column("origin", sa.Text(), nullable=False),
+        sa.Column("digest", sa.Text(), nullable=False),
+        sa.Column("confirmations", sa.Integer(), nullable=False),
+        sa.Column("uses", sa.BigInteger(), nullable=False),
+        sa.Column("last_used_at", sa.DateTime(timezone=True), nullable=True),
+        sa.Column("superseded_by", sa.Text(), nullable=True),
+        sa.Column("deleted_at", sa.DateTime(timezone=True), nullable=True),
+        sa.Column("updated_at", sa.DateTime(timezone=True), server_default=sa.text("now()"), nullable=False),
         sa.Column("created_at", sa.DateTime(timezone=True), server_default=sa.text("now()"), nullable=False),
         sa.ForeignKeyConstraint(["project_id"], ["projects.id"], name=op.f("fk_memories_project_id")),
         sa.PrimaryKeyConstraint("id", name=op.f("pk_memories")),
@@ -150,7 +159,7 @@ def upgrade() -> None:
         sa.Column("model_tier", sa.Text(), nullable=False),
         sa.Column("models", postgresql.JSONB(astext_type=sa.Text()), nullable=False),
         sa.Column("budget", postgresql.JSONB(astext_type=sa.Text()), nullable=False),
-        sa.Column("approval_policy", sa.Text(), nullable=False),
+        sa.Column("approval_policy", postgresql.JSONB(astext_type=sa.Text()), nullable=False),
         sa.Column("labels", postgresql.JSONB(astext_type=sa.Text()), nullable=False),
         sa.Column("state", sa.Text(), nullable=False),
         sa.Column("paused_reason", sa.Text(), nullable=True),
@@ -163,6 +172,10 @@ def upgrade() -> None:
         sa.Column("initial_snapshot", sa.Text(), nullable=True),
         sa.Column("head_snapshot", sa.Text(), nullable=True),
         sa.Column("last_seq", sa.BigInteger(), nullable=False),
+        sa.Column("message_count", sa.BigInteger(), nullable=False),
+        sa.Column("epoch", sa.Integer(), nullable=False),
+        sa.Column("forked_from", postgresql.JSONB(astext_type=sa.Text()), nullable=True),
+        sa.Column("inherited", postgresql.JSONB(astext_type=sa.Text()), nullable=False),
         sa.Column("trace_context", postgresql.JSONB(astext_type=sa.Text()), nullable=False),
         sa.Column("created_at", sa.DateTime(timezone=True), nullable=False),
         sa.Column("updated_at", sa.DateTime(timezone=True), nullable=False),
@@ -187,6 +200,32 @@ def upgrade() -> None:
         sa.PrimaryKeyConstraint("id", name=op.f("pk_uploads")),
     )
     op.create_table(
+        "approvals",
+        sa.Column("id", sa.Text(), nullable=False),
+        sa.Column("project_id", sa.Text(), nullable=False),
+        sa.Column("task_id", sa.Text(), nullable=False),
+        sa.Column("kind", sa.Text(), nullable=False),
+        sa.Column("subject", postgresql.JSONB(astext_type=sa.Text()), nullable=False),
+        sa.Column("thread_id", sa.Text(), nullable=True),
+        sa.Column("subtask_id", sa.Text(), nullable=True),
+        sa.Column("step_key", sa.Text(), nullable=False),
+        sa.Column("state", sa.Text(), nullable=False),
+        sa.Column("note", sa.Text(), nullable=True),
+        sa.Column("edited", postgresql.JSONB(astext_type=sa.Text()), nullable=True),
+        sa.Column("decided_by", sa.Text(), nullable=True),
+        sa.Column("requested_at", sa.DateTime(timezone=True), nullable=False),
+        sa.Column("expires_at", sa.DateTime(timezone=True), nullable=True),
+        sa.Column("escalate_at", sa.DateTime(timezone=True), nullable=True),
+        sa.Column("escalated_at", sa.DateTime(timezone=True), nullable=True),
+        sa.Column("decided_at", sa.DateTime(timezone=True), nullable=True),
+        sa.ForeignKeyConstraint(["project_id"], ["projects.id"], name=op.f("fk_approvals_project_id")),
+        sa.ForeignKeyConstraint(["task_id"], ["tasks.id"], name=op.f("fk_approvals_task_id")),
+        sa.PrimaryKeyConstraint("id", name=op.f("pk_approvals")),
+        sa.UniqueConstraint("step_key", name=op.f("uq_approvals_step_key")),
+    )
+    op.create_index("ix_approvals_inbox", "approvals", ["project_id", "state", "requested_at", "id"], unique=False)
+    op.create_index("ix_approvals_task", "approvals", ["task_id"], unique=False)
+    op.create_table(
         "artifacts",
         sa.Column("id", sa.Text(), nullable=False),
         sa.Column("project_id", sa.Text(), nullable=False),
@@ -209,8 +248,11 @@ def upgrade() -> None:
         sa.Column("event_seq", sa.BigInteger(), nullable=False),
         sa.Column("thread_id", sa.Text(), nullable=True),
         sa.Column("thread_cursors", postgresql.JSONB(astext_type=sa.Text()), nullable=False),
+        sa.Column("thread_state", postgresql.JSONB(astext_type=sa.Text()), nullable=False),
         sa.Column("plan_revision", sa.Integer(), nullable=False),
         sa.Column("snapshot", sa.Text(), nullable=False),
+        sa.Column("head_snapshot", sa.Text(), nullable=True),
+        sa.Column("epoch", sa.Integer(), nullable=False),
         sa.Column("budget", postgresql.JSONB(astext_type=sa.Text()), nullable=False),
         sa.Column("step_key", sa.Text(), nullable=False),
         sa.Column("created_at", sa.DateTime(timezone=True), server_default=sa.text("now()"), nullable=False),
@@ -235,6 +277,41 @@ def upgrade() -> None:
         sa.PrimaryKeyConstraint("task_id", "seq", name=op.f("pk_events")),
         sa.UniqueConstraint("id", name=op.f("uq_events_id")),
         sa.UniqueConstraint("step_key", name=op.f("uq_events_step_key")),
+    )
+    op.create_table(
+        "notes",
+        sa.Column("id", sa.Text(), nullable=False),
+        sa.Column("project_id", sa.Text(), nullable=False),
+        sa.Column("task_id", sa.Text(), nullable=False),
+        sa.Column("seq", sa.BigInteger(), nullable=False),
+        sa.Column("kind", sa.Text(), nullable=False),
+        sa.Column("text", sa.Text(), nullable=False),
+        sa.Column("role", sa.Text(), nullable=False),
+        sa.Column("thread_id", sa.Text(), nullable=True),
+        sa.Column("subtask_id", sa.Text(), nullable=True),
+        sa.Column("step_key", sa.Text(), nullable=False),
+        sa.Column("created_at", sa.DateTime(timezone=True), nullable=False),
+        sa.ForeignKeyConstraint(["task_id"], ["tasks.id"], name=op.f("fk_notes_task_id")),
+        sa.PrimaryKeyConstraint("id", name=op.f("pk_notes")),
+        sa.UniqueConstraint("step_key", name=op.f("uq_notes_step_key")),
+        sa.UniqueConstraint("task_id", "seq", name=op.f("uq_notes_task_id_seq")),
+    )
+    op.create_table(
+        "person_messages",
+        sa.Column("id", sa.Text(), nullable=False),
+        sa.Column("project_id", sa.Text(), nullable=False),
+        sa.Column("task_id", sa.Text(), nullable=False),
+        sa.Column("seq", sa.BigInteger(), nullable=False),
+        sa.Column("text", sa.Text(), nullable=False),
+        sa.Column("mode", sa.Text(), nullable=False),
+        sa.Column("state", sa.Text(), nullable=False),
+        sa.Column("author", sa.Text(), nullable=False),
+        sa.Column("created_at", sa.DateTime(timezone=True), nullable=False),
+        sa.Column("delivered_at", sa.DateTime(timezone=True), nullable=True),
+        sa.Column("acted_on_at", sa.DateTime(timezone=True), nullable=True),
+        sa.ForeignKeyConstraint(["task_id"], ["tasks.id"], name=op.f("fk_person_messages_task_id")),
+        sa.PrimaryKeyConstraint("id", name=op.f("pk_person_messages")),
+        sa.UniqueConstraint("task_id", "seq", name=op.f("uq_person_messages_task_id_seq")),
     )
     op.create_table(
         "plans",
@@ -325,6 +402,10 @@ def upgrade() -> None:
         sa.Column("segment_start", sa.BigInteger(), nullable=False),
         sa.Column("context_tokens", sa.BigInteger(), nullable=False),
         sa.Column("last_seq", sa.BigInteger(), nullable=False),
+        sa.Column("epoch", sa.Integer(), nullable=False),
+        sa.Column("superseded_at", sa.DateTime(timezone=True), nullable=True),
+        sa.Column("inbox_seq", sa.BigInteger(), nullable=False),
+        sa.Column("acted_seq", sa.BigInteger(), nullable=False),
         sa.Column("created_at", sa.DateTime(timezone=True), server_default=sa.text("now()"), nullable=False),
         sa.ForeignKeyConstraint(["task_id"], ["tasks.id"], name=op.f("fk_threads_task_id")),
         sa.PrimaryKeyConstraint("id", name=op.f("pk_threads")),
@@ -345,11 +426,28 @@ def upgrade() -> None:
         sa.UniqueConstraint("step_key", name=op.f("uq_messages_step_key")),
         sa.UniqueConstraint("thread_id", "seq", name=op.f("uq_messages_thread_id_seq")),
     )
+    op.create_table(
+        "rewinds",
+        sa.Column("id", sa.Text(), nullable=False),
+        sa.Column("project_id", sa.Text(), nullable=False),
+        sa.Column("task_id", sa.Text(), nullable=False),
+        sa.Column("checkpoint_id", sa.Text(), nullable=False),
+        sa.Column("instruction", sa.Text(), nullable=True),
+        sa.Column("epoch", sa.Integer(), nullable=True),
+        sa.Column("requested_at", sa.DateTime(timezone=True), nullable=False),
+        sa.Column("applied_at", sa.DateTime(timezone=True), nullable=True),
+        sa.ForeignKeyConstraint(["checkpoint_id"], ["checkpoints.id"], name=op.f("fk_rewinds_checkpoint_id")),
+        sa.ForeignKeyConstraint(["task_id"], ["tasks.id"], name=op.f("fk_rewinds_task_id")),
+        sa.PrimaryKeyConstraint("id", name=op.f("pk_rewinds")),
+    )
+    op.create_index(op.f("ix_rewinds_task_id"), "rewinds", ["task_id"], unique=False)
     # ### end Alembic commands ###
 
 
 def downgrade() -> None:
     # ### commands auto generated by Alembic - please adjust! ###
+    op.drop_index(op.f("ix_rewinds_task_id"), table_name="rewinds")
+    op.drop_table("rewinds")
     op.drop_table("messages")
     op.drop_index(op.f("ix_threads_task_id"), table_name="threads")
     op.drop_table("threads")
@@ -359,10 +457,15 @@ def downgrade() -> None:
     op.drop_table("sandbox_leases")
     op.drop_table("receipts")
     op.drop_table("plans")
+    op.drop_table("person_messages")
+    op.drop_table("notes")
     op.drop_table("events")
     op.drop_table("checkpoints")
     op.drop_index("ix_artifacts_task_kind", table_name="artifacts")
     op.drop_table("artifacts")
+    op.drop_index("ix_approvals_task", table_name="approvals")
+    op.drop_index("ix_approvals_inbox", table_name="approvals")
+    op.drop_table("approvals")
     op.drop_table("uploads")
     op.drop_index("ix_tasks_state", table_name="tasks")
     op.drop_index("ix_tasks_project_created", table_name="tasks")

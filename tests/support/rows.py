@@ -37,7 +37,10 @@ async def make_task(database: Database, project_id: str | None = None, *, state:
                 model_tier="standard",
                 models={},
                 budget={},
-                approval_policy="never",
+                approval_policy={},
+                message_count=0,
+                epoch=0,
+                inherited={},
                 labels={},
                 state=state,
                 waiting_for=[],
@@ -68,6 +71,9 @@ async def make_thread(database: Database, task_id: str, *, role: str = "coder", 
                 segment_start=2,
                 context_tokens=0,
                 last_seq=0,
+                epoch=0,
+                inbox_seq=0,
+                acted_seq=0,
             )
         )
     return thread_id

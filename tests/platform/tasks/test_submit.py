@@ -49,7 +49,6 @@ async def test_a_task_with_everything(caller: Caller, database: Database) -> Non
         "model_tier": "fast",
         "models": {"reviewer": "other"},
         "budget": {"max_tokens": 100_000, "max_cost_usd": 1.5, "max_wall_s": 3600, "max_steps": 50},
-        "approval_policy": "never",
         "webhooks": [],
         "metadata": {"team": "blue"},
     }
@@ -273,7 +272,7 @@ async def test_the_same_key_with_another_body_is_a_conflict(caller: Caller, data
     other = await submit(caller, "key-1", {"instruction": "y"})
     assert other.status_code == 409
     assert other.json()["code"] == "idempotency_key_reused"
-    assert other.json()["details"]["task_id"] == first.json()["id"]
+    assert other.json()["details"]["subject_id"] == first.json()["id"]
     assert (await stored(database, caller.project_id))["tasks"] == 1
 
 

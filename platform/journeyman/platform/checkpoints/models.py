@@ -19,15 +19,37 @@ class Checkpoint(Base):
     event_seq: Mapped[int]
     thread_id: Mapped[str | None]
     thread_cursors: Mapped[Json]
-    """Last message ``seq`` by thread id."""
+    """Last message ``seq`` by thread id, of the threads that were not superseded."""
+    thread_state: Mapped[Json]
+    """Of the checkpoint's own thread: ``{segment, segment_start, inbox_seq, acted_seq, base_snapshot}``."""
     plan_revision: Mapped[int] = mapped_column(sa.Integer)
     snapshot: Mapped[str]
+    head_snapshot: Mapped[str | None]
+    """The task's head at this point: the workspace with all approved work in it."""
+    epoch: Mapped[int] = mapped_column(sa.Integer)
     budget: Mapped[Json]
-    """The ledger's totals at this point."""
+    """Spent up to this point: ``{tokens, cost_usd, steps, wall_s}``."""
     step_key: Mapped[str] = mapped_column(unique=True)
     created_at: Mapped[datetime] = mapped_column(server_default=sa.func.now())
 
     __table_args__ = (sa.UniqueConstraint("task_id", "event_seq"),)
+
+
+class Rewind(Base):
+    """A request to go back. ``applied_at`` is set in the transaction that makes the task's new epoch."""
+
+    __tablename__ = "rewinds"
+
+    id: Mapped[str] = mapped_column(primary_key=True)
+    project_id: Mapped[str]
+    task_id: Mapped[str] = mapped_column(sa.ForeignKey("tasks.id"), index=True)
+    checkpoint_id: Mapped[str] = mapped_column(sa.ForeignKey("checkpoints.id"))
+    instruction: Mapped[str | None]
+    """Said to the agent that goes on from there, as a message from a person."""
+    epoch: Mapped[int | None] = mapped_column(sa.Integer)
+    """The epoch that it made."""
+    requested_at: Mapped[datetime]
+    applied_at: Mapped[datetime | None]
 
 
 class SnapshotRow(Base):

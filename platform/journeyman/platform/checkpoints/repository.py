@@ -36,14 +36,19 @@ async def ledger_totals(session: AsyncSession, task_id: str) -> dict[str, Any]:
 
 _CREATE: Final = sa.text(
     """
-    INSERT INTO checkpoints (id, project_id, task_id, event_seq, thread_id, thread_cursors, plan_revision, snapshot,
-        budget, step_key, created_at)
-    VALUES (:id, :project_id, :task_id, :event_seq, :thread_id,
-        (SELECT coalesce(jsonb_object_agg(id, last_seq), '{}') FROM threads WHERE task_id = :task_id),
-        :plan_revision, :snapshot,
+    INSERT INTO checkpoints (id, project_id, task_id, event_seq, thread_id, thread_cursors, thread_state, plan_revision, snapshot,
+        head_snapshot, epoch, budget, step_key, created_at)
+    SELECT :id, :project_id, :task_id, :event_seq, :thread_id,
+        (SELECT coalesce(jsonb_object_agg(id, last_seq), '{}') FROM threads
+            WHERE task_id = :task_id AND superseded_at IS NULL),
+        coalesce((SELECT jsonb_build_object('segment', segment, 'segment_start', segment_start, 'inbox_seq', inbox_seq,
+            'acted_seq', acted_seq, 'base_snapshot', base_snapshot) FROM threads WHERE id = :thread_id), '{}'),
+        :plan_revision, :snapshot, task.head_snapshot, task.epoch,
         (SELECT jsonb_build_object('tokens', coalesce(sum(prompt_tokens + completion_tokens), 0),
-            'cost_usd', coalesce(sum(cost_usd), 0)::text) FROM ledger_entries WHERE task_id = :task_id),
-        :step_key, now())
+            'cost_usd', coalesce(sum(cost_usd), 0)::text, 'steps', count(DISTINCT step_key) FILTER (WHERE kind = 'model'),
+            'wall_s', coalesce(extract(epoch FROM now() - task.started_at), 0)::bigint)
+            FROM ledger_entries WHERE task_id = :task_id),
+        :step_key, now() FROM tasks AS task WHERE task.id = :task_id
     """
 ).bindparams(
     *(

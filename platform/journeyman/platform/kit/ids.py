@@ -26,6 +26,9 @@ PREFIXES: Final = {
     "memory": "mem",
     "approval": "apr",
     "command": "cmd",
+    "person_message": "pmsg",
+    "note": "note",
+    "rewind": "rwd",
     "request": "req",
 }
 

@@ -10,6 +10,12 @@ SUBTASK_WORKFLOW: Final = "SubtaskWorkflow"
 SIGNAL_CANCEL: Final = "cancel"
 SIGNAL_PAUSE: Final = "pause"
 SIGNAL_RESUME: Final = "resume"
+SIGNAL_INTERRUPT: Final = "interrupt"
+"""A person's message is to be read now: the call in progress is cancelled, the step goes on with the message."""
+SIGNAL_DECIDED: Final = "decided"
+"""Argument: id of an approval that was decided."""
+SIGNAL_REWIND: Final = "rewind"
+"""Argument: id of the rewind."""
 
 
 WORKFLOW_TASK_TIMEOUT: Final = timedelta(seconds=3)
@@ -30,5 +36,5 @@ def task_workflow_id(task_id: str) -> str:
     return task_id
 
 
-def subtask_workflow_id(task_id: str, subtask_id: str, plan_revision: int) -> str:
-    return f"{task_id}/subtask/{plan_revision}/{subtask_id}"
+def subtask_workflow_id(task_id: str, subtask_id: str, plan_revision: int, epoch: int = 0) -> str:
+    return f"{task_id}/subtask/{epoch}/{plan_revision}/{subtask_id}"

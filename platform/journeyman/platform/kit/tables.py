@@ -1,6 +1,8 @@
 """Imports every table, so that the metadata is complete for migrations and tests."""
 
+from journeyman.platform.approvals import models as approvals
 from journeyman.platform.artifacts import models as artifacts
+from journeyman.platform.board import models as board
 from journeyman.platform.checkpoints import models as checkpoints
 from journeyman.platform.events import models as events
 from journeyman.platform.inference import models as inference
@@ -9,6 +11,7 @@ from journeyman.platform.memory import models as memory
 from journeyman.platform.outbox import models as outbox
 from journeyman.platform.plans import models as plans
 from journeyman.platform.sandboxes import models as sandboxes
+from journeyman.platform.steering import models as steering
 from journeyman.platform.tasks import models as tasks
 from journeyman.platform.tenancy import models as tenancy
 from journeyman.platform.threads import models as threads
@@ -17,7 +20,9 @@ from journeyman.platform.uploads import models as uploads
 metadata = Base.metadata
 
 __all__ = [
+    "approvals",
     "artifacts",
+    "board",
     "checkpoints",
     "events",
     "inference",
@@ -26,6 +31,7 @@ __all__ = [
     "outbox",
     "plans",
     "sandboxes",
+    "steering",
     "tasks",
     "tenancy",
     "threads",

@@ -1,5 +1,6 @@
 """Long-term memory of a project: written after work, asked before it. Rows are the truth, vectors an index over them."""
 
+import hashlib
 import logging
 from dataclasses import dataclass
 from typing import Final
@@ -55,6 +56,7 @@ async def write_memory(
     step_key: str,
     task_id: str | None,
     source_event_id: str | None,
+    origin: str = "agent",
 ) -> None:
     """Store a memory, once per step key, in the transaction of the event that tells of it. It is found once indexed."""
     await session.execute(
@@ -67,9 +69,18 @@ async def write_memory(
             kind=kind,
             text=text.replace("\x00", "\u2400"),
             step_key=step_key,
+            origin=origin,
+            digest=text_digest(text),
+            confirmations=0,
+            uses=0,
         )
         .on_conflict_do_nothing()
     )
+
+
+def text_digest(text: str) -> str:
+    """SHA-256 of the text without differences of case and white space."""
+    return hashlib.sha256(" ".join(text.lower().split()).encode("utf-8", "replace")).hexdigest()
 
 
 class MemoryService:

@@ -16,8 +16,6 @@ from journeyman.platform.kit.database import Database
 from journeyman.platform.kit.logging import get_logger
 from journeyman.platform.kit.names import (
     SIGNAL_CANCEL,
-    SIGNAL_PAUSE,
-    SIGNAL_RESUME,
     TASK_WORKFLOW,
     WORKFLOW_TASK_TIMEOUT,
     Queue,
@@ -109,10 +107,8 @@ class OutboxDispatcher:
             match entry.kind:
                 case "cancel_task":
                     await self._cancel(entry, ended=ended)
-                case "pause_task":
-                    await self._signal(entry, SIGNAL_PAUSE, "user", ended=ended)
-                case "resume_task":
-                    await self._signal(entry, SIGNAL_RESUME, ended=ended)
+                case "signal_task":
+                    await self._signal(entry, entry.payload["signal"], *entry.payload["arguments"], ended=ended)
                 case _:
                     if not ended:
                         await self._start(entry)

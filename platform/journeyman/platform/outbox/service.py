@@ -13,7 +13,7 @@ from journeyman.platform.tasks.contract import StartTask
 CHANNEL: Final = "journeyman_outbox"
 """PostgreSQL notification channel: there is something to deliver."""
 
-Kind = Literal["start_task", "cancel_task", "pause_task", "resume_task"]
+Kind = Literal["start_task", "cancel_task", "signal_task"]
 
 
 async def enqueue_start(session: AsyncSession, start: StartTask) -> None:
@@ -26,14 +26,9 @@ async def enqueue_cancel(session: AsyncSession, project_id: str, task_id: str) -
     await _enqueue(session, project_id, task_id, "cancel_task", {})
 
 
-async def enqueue_pause(session: AsyncSession, project_id: str, task_id: str) -> None:
-    """Have the task's workflow stop before its next step."""
-    await _enqueue(session, project_id, task_id, "pause_task", {})
-
-
-async def enqueue_resume(session: AsyncSession, project_id: str, task_id: str) -> None:
-    """Have the task's workflow go on."""
-    await _enqueue(session, project_id, task_id, "resume_task", {})
+async def enqueue_signal(session: AsyncSession, project_id: str, task_id: str, signal: str, *arguments: str) -> None:
+    """Have the task's workflow told something: one of the signals in :mod:`journeyman.platform.kit.names`."""
+    await _enqueue(session, project_id, task_id, "signal_task", {"signal": signal, "arguments": list(arguments)})
 
 
 async def withdraw_start(session: AsyncSession, task_id: str) -> bool:

@@ -50,16 +50,36 @@ class Phase(StrEnum):
     VERIFY = "verify"
 
 
+class SubtaskProgress(BaseModel):
+    """Where a subtask is: what its workflow carries over when it continues as a new run, or begins with after a rewind."""
+
+    round: int = 1
+    coder: str | None = None
+    """Id of the Coder's thread, once it is open."""
+    coder_step: int = 0
+    reviewer: str | None = None
+    """Id of the Reviewer's thread, while a review goes on."""
+    reviewer_step: int = 0
+    paused_for: str | None = None
+
+
 class TaskProgress(BaseModel):
     """What a workflow carries over when it continues as a new run: references, counters and flags."""
 
     phase: Phase = Phase.PREPARE
     revision: int = 1
+    last_revision: int = 1
+    """The highest number that a revision was given: after a rewind, the next plan does not take an old one's."""
+    plans: int = 1
+    """Plans tried, this one among them; a rewind goes back to the number at the checkpoint."""
     reason: str | None = None
     """Why the plan before this revision was given up."""
     planner_step: int = 0
     done: list[str] = []
     """Completed subtasks of this revision."""
+    subtasks: dict[str, SubtaskProgress] = {}
+    """Subtasks that are to go on from where they were: set by a rewind or a fork, taken when each is started."""
+    epoch: int = 0
     paused_for: str | None = None
 
 

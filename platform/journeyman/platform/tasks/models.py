@@ -25,7 +25,8 @@ class Task(Base):
     models: Mapped[Json]
     """Model names by role, where the task names them itself."""
     budget: Mapped[Json]
-    approval_policy: Mapped[str]
+    approval_policy: Mapped[Json]
+    """``{plan, tools, rules, expires_after_s, escalate_after_s}``; see ``approvals/schemas.py``."""
     labels: Mapped[Json]
     """What the submitter calls ``metadata``."""
     state: Mapped[str]
@@ -42,6 +43,14 @@ class Task(Base):
     head_snapshot: Mapped[str | None]
     """The workspace with all approved work in it."""
     last_seq: Mapped[int]
+    message_count: Mapped[int]
+    """``seq`` of the newest message from a person."""
+    epoch: Mapped[int] = mapped_column(sa.Integer)
+    """How often the task was rewound: the threads of earlier epochs are history."""
+    forked_from: Mapped[Json | None]
+    """``{task_id, checkpoint_id}`` of a task that began as a fork."""
+    inherited: Mapped[Json]
+    """What a fork's own ledger does not show: ``{tokens, cost_usd, steps, wall_s}`` spent before it, counted against its limits."""
     trace_context: Mapped[Json]
     """W3C ``traceparent`` of the submitting request, so that the task's spans join its trace."""
     created_at: Mapped[datetime]
@@ -56,12 +65,13 @@ class Task(Base):
 
 
 class IdempotencyKey(Base):
-    """A submit repeated under its key finds the first one's task; the digest tells a changed body apart."""
+    """A command repeated under its key finds what the first one made; the digest tells a changed one apart."""
 
     __tablename__ = "idempotency_keys"
 
     project_id: Mapped[str] = mapped_column(sa.ForeignKey("projects.id"), primary_key=True)
     key: Mapped[str] = mapped_column(primary_key=True)
     request_digest: Mapped[str]
-    task_id: Mapped[str]
+    subject_id: Mapped[str]
+    """Id of what the command made or changed."""
     created_at: Mapped[datetime] = mapped_column(server_default=sa.func.now())

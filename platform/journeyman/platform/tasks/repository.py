@@ -5,12 +5,10 @@ from dataclasses import dataclass, field
 from datetime import datetime
 
 import sqlalchemy as sa
-from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.ext.asyncio import AsyncSession
 from sqlalchemy.orm import defer
 
-from journeyman.platform.kit.clock import now
-from journeyman.platform.tasks.models import IdempotencyKey, Task
+from journeyman.platform.tasks.models import Task
 from journeyman.platform.uploads.models import Upload
 
 
@@ -66,25 +64,6 @@ async def find(session: AsyncSession, project_id: str, query: TaskQuery) -> Sequ
         moment, task_id = query.before
         statement = statement.where(sa.tuple_(Task.created_at, Task.id) < sa.tuple_(moment, task_id))
     return (await session.scalars(statement)).all()
-
-
-async def claim_key(
-    session: AsyncSession, project_id: str, key: str, digest: str, task_id: str
-) -> IdempotencyKey | None:
-    """Take the key for this task, or return whose it is. Waits for a request that holds it and has not committed yet."""
-    taken = await session.scalar(
-        insert(IdempotencyKey)
-        .values(project_id=project_id, key=key, request_digest=digest, task_id=task_id, created_at=now())
-        .on_conflict_do_nothing()
-        .returning(IdempotencyKey.task_id)
-    )
-    if taken is not None:
-        return None
-    return (
-        await session.scalars(
-            sa.select(IdempotencyKey).where(IdempotencyKey.project_id == project_id, IdempotencyKey.key == key)
-        )
-    ).one()
 
 
 async def upload_exists(session: AsyncSession, project_id: str, upload_id: str) -> bool:

@@ -218,7 +218,7 @@ class TaskView(TaskSummary):
     agent_profile: str
     models: Json
     budget: Json
-    approval_policy: str
+    approval_policy: Json
     webhooks: list[Json]
     initial_snapshot: str | None
     head_snapshot: str | None

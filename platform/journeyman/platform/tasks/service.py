@@ -1,8 +1,5 @@
 """Submitting, listing, reading and cancelling tasks."""
 
-import hashlib
-import json
-import re
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -16,10 +13,11 @@ from journeyman.platform.inference.replay.catalog import ReplayCatalog
 from journeyman.platform.kit.clock import now
 from journeyman.platform.kit.errors import Conflict, NotFound
 from journeyman.platform.kit.ids import is_id, new_id
+from journeyman.platform.kit.names import SIGNAL_PAUSE, SIGNAL_RESUME
 from journeyman.platform.kit.settings import Settings
 from journeyman.platform.kit.telemetry import inject
 from journeyman.platform.outbox import service as outbox
-from journeyman.platform.tasks import lifecycle, repository
+from journeyman.platform.tasks import idempotency, lifecycle, repository
 from journeyman.platform.tasks.contract import TERMINAL, StartTask, TaskState
 from journeyman.platform.tasks.models import Task
 from journeyman.platform.tasks.repository import TaskQuery
@@ -32,7 +30,6 @@ from journeyman.platform.tasks.schemas import (
     literal_private_host,
 )
 
-_KEY: Final = re.compile(r"[\x21-\x7e]{1,255}")
 _TITLE_LENGTH: Final = 80
 
 
@@ -67,19 +64,11 @@ class TaskService:
         used with another body.
         """
         body, key = submission.body, submission.idempotency_key
-        if key is not None and _KEY.fullmatch(key) is None:
-            raise refuse("Idempotency-Key", "must be 1 to 255 visible ASCII characters.")
         task_id = new_id("task")
-        if key is not None:
-            earlier = await repository.claim_key(session, submission.project_id, key, _digest(body), task_id)
-            if earlier is not None:
-                if earlier.request_digest != _digest(body):
-                    raise Conflict(
-                        "This Idempotency-Key was used before, with another body. Repeat that body, or take a new key.",
-                        code="idempotency_key_reused",
-                        task_id=earlier.task_id,
-                    )
-                return Submitted(await read(session, submission.project_id, earlier.task_id), replayed=True)
+        request = body.model_dump(mode="json", exclude_unset=True)
+        earlier = await idempotency.claim(session, submission.project_id, key, "submit", request, task_id)
+        if earlier is not None:
+            return Submitted(await read(session, submission.project_id, earlier), replayed=True)
         self._check_engine(body)
         await self._check_workspace(session, submission)
         if body.environment.secrets:
@@ -177,7 +166,7 @@ async def pause(session: AsyncSession, project_id: str, task_id: str) -> Task:
     _refuse_ended(task, "paused")
     if task.paused_reason is None:
         await lifecycle.pause(session, task_id, "user")
-        await outbox.enqueue_pause(session, project_id, task_id)
+        await outbox.enqueue_signal(session, project_id, task_id, SIGNAL_PAUSE, "user")
     return await _refreshed(session, task)
 
 
@@ -189,7 +178,7 @@ async def resume(session: AsyncSession, project_id: str, task_id: str) -> Task:
     task = await _locked(session, project_id, task_id)
     _refuse_ended(task, "resumed")
     if await lifecycle.resume(session, task_id):
-        await outbox.enqueue_resume(session, project_id, task_id)
+        await outbox.enqueue_signal(session, project_id, task_id, SIGNAL_RESUME)
     return await _refreshed(session, task)
 
 
@@ -206,7 +195,7 @@ async def change_budget(session: AsyncSession, project_id: str, task_id: str, ch
         task.budget = budget
         await append(session, task_id, EventType.BUDGET_CHANGED, {"budget": budget})
     if await lifecycle.resume(session, task_id, only_reason="budget"):
-        await outbox.enqueue_resume(session, project_id, task_id)
+        await outbox.enqueue_signal(session, project_id, task_id, SIGNAL_RESUME)
     return await _refreshed(session, task)
 
 
@@ -230,12 +219,6 @@ def _refuse_ended(task: Task, what: str) -> None:
 
 def _unknown(task_id: str) -> NotFound:
     return NotFound(f"This project has no task {task_id[:80]}.", code="task_not_found")
-
-
-def _digest(body: SubmitTask) -> str:
-    """Of what the body says, whatever the order of its fields and its white space."""
-    text = json.dumps(body.model_dump(mode="json", exclude_unset=True), sort_keys=True, separators=(",", ":"))
-    return hashlib.sha256(text.encode()).hexdigest()
 
 
 def _stored(model: Any) -> dict[str, Any]:
@@ -265,7 +248,7 @@ def _new_task(task_id: str, project_id: str, body: SubmitTask) -> Task:
         model_tier=body.model_tier,
         models=_stored(body.models),
         budget=_stored(body.budget),
-        approval_policy=body.approval_policy,
+        approval_policy={},
         labels=body.metadata,
         state=TaskState.QUEUED.value,
         paused_reason=None,
@@ -278,6 +261,10 @@ def _new_task(task_id: str, project_id: str, body: SubmitTask) -> Task:
         initial_snapshot=None,
         head_snapshot=None,
         last_seq=0,
+        message_count=0,
+        epoch=0,
+        forked_from=None,
+        inherited={},
         trace_context=inject(),
         created_at=moment,
         updated_at=moment,

@@ -5,7 +5,7 @@ from datetime import datetime
 import sqlalchemy as sa
 from sqlalchemy.orm import Mapped, mapped_column
 
-from journeyman.platform.kit.database import Base
+from journeyman.platform.kit.database import Base, Json
 
 
 class Organization(Base):
@@ -22,6 +22,8 @@ class Project(Base):
     id: Mapped[str] = mapped_column(primary_key=True)
     organization_id: Mapped[str] = mapped_column(sa.ForeignKey("organizations.id"))
     name: Mapped[str]
+    budget: Mapped[Json] = mapped_column(server_default=sa.text("'{}'"))
+    """Limits over all tasks: ``{max_tokens, max_cost_usd, max_wall_s, max_steps, period}``."""
     created_at: Mapped[datetime] = mapped_column(server_default=sa.func.now())
 
 

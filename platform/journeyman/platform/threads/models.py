@@ -34,6 +34,14 @@ class Thread(Base):
     context_tokens: Mapped[int]
     """Prompt and answer of the last model call, as the engine counted them; 0 when it did not."""
     last_seq: Mapped[int]
+    epoch: Mapped[int] = mapped_column(sa.Integer)
+    """The task's epoch in which it was opened."""
+    superseded_at: Mapped[datetime | None]
+    """When a rewind made it history: from then on nothing is appended, whoever tries."""
+    inbox_seq: Mapped[int]
+    """``seq`` of the newest message from a person that is in this thread."""
+    acted_seq: Mapped[int]
+    """``seq`` of the newest message from a person that the model has answered after reading it."""
     created_at: Mapped[datetime] = mapped_column(server_default=sa.func.now())
 
 

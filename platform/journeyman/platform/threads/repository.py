@@ -7,14 +7,14 @@ import sqlalchemy as sa
 from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from journeyman.platform.kit.errors import NotFound
+from journeyman.platform.kit.errors import Conflict, NotFound
 from journeyman.platform.kit.ids import derived_id, new_id
 from journeyman.platform.threads.models import Message, Thread, ToolCallRun
 
 
-def thread_id_for(task_id: str, role: str, subtask_id: str | None, revision: int, attempt: int) -> str:
-    """The same conversation always gets the same id, whoever opens it."""
-    return derived_id("thread", task_id, role, subtask_id, revision, attempt)
+def thread_id_for(task_id: str, role: str, subtask_id: str | None, revision: int, attempt: int, epoch: int = 0) -> str:
+    """The same conversation always gets the same id, whoever opens it. ``epoch``: the task's, which a rewind increments."""
+    return derived_id("thread", task_id, role, subtask_id, revision, attempt, epoch)
 
 
 def encode(body: dict[str, Any]) -> bytes:
@@ -33,7 +33,8 @@ _APPEND: Final = sa.text(
     """
     WITH head AS (
         UPDATE threads SET last_seq = last_seq + 1
-        WHERE id = :thread_id AND NOT EXISTS (SELECT 1 FROM messages WHERE step_key = :step_key)
+        WHERE id = :thread_id AND superseded_at IS NULL
+            AND NOT EXISTS (SELECT 1 FROM messages WHERE step_key = :step_key)
         RETURNING last_seq, project_id, task_id
     )
     INSERT INTO messages (id, project_id, task_id, thread_id, seq, step_key, body)
@@ -51,7 +52,11 @@ _APPEND: Final = sa.text(
 async def append_message(
     session: AsyncSession, thread_id: str, step_key: str, body: dict[str, Any]
 ) -> tuple[int, bool]:
-    """Append a message; returns its ``seq`` and whether it is new. The same step key is stored once."""
+    """Append a message; returns its ``seq`` and whether it is new. The same step key is stored once.
+
+    Raises :class:`Conflict` with code ``superseded`` when the task was rewound to before: a worker that was cut off and
+    wakes up late changes nothing.
+    """
     await session.flush()
     seq = await session.scalar(
         _APPEND, {"thread_id": thread_id, "step_key": step_key, "id": new_id("message"), "body": encode(body)}
@@ -59,9 +64,11 @@ async def append_message(
     if seq is not None:
         return seq, True
     existing = await session.scalar(sa.select(Message.seq).where(Message.step_key == step_key))
-    if existing is None:
+    if existing is not None:
+        return existing, False
+    if await session.scalar(sa.select(Thread.id).where(Thread.id == thread_id)) is None:
         raise NotFound(f"There is no thread {thread_id}.")
-    return existing, False
+    raise Conflict(f"Thread {thread_id} is history since its task was rewound.", code="superseded")
 
 
 async def bodies(session: AsyncSession, thread_id: str) -> list[dict[str, Any]]:

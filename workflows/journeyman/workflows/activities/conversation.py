@@ -71,6 +71,9 @@ class ConversationActivities:
                     segment_start=2,
                     context_tokens=0,
                     last_seq=0,
+                    epoch=0,
+                    inbox_seq=0,
+                    acted_seq=0,
                 )
             )
             await session.flush()

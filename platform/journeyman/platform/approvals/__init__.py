@@ -1,0 +1,1 @@
+"""Decisions that people take: plans and risky tool calls."""

@@ -1,0 +1,1 @@
+"""The blackboard of a task: what its roles tell one another without copying transcripts."""

@@ -1,0 +1,1 @@
+"""Messages from people to a running task."""

@@ -1,0 +1,60 @@
+"""Commands with a client's key: sent twice, done once."""
+
+import hashlib
+import json
+import re
+from typing import Any, Final
+
+import sqlalchemy as sa
+from sqlalchemy.dialects.postgresql import insert
+from sqlalchemy.ext.asyncio import AsyncSession
+
+from journeyman.platform.api.fields import refuse
+from journeyman.platform.kit.clock import now
+from journeyman.platform.kit.errors import Conflict
+from journeyman.platform.tasks.models import IdempotencyKey
+
+_KEY: Final = re.compile(r"[\x21-\x7e]{1,255}")
+
+
+async def claim(
+    session: AsyncSession, project_id: str, key: str | None, command: str, request: Any, subject_id: str
+) -> str | None:
+    """Take the key for this command; if it was taken before, the id of what that made.
+
+    ``command`` names the operation and its target, ``request`` is its JSON-able content. ``subject_id`` is what the command
+    makes or changes if it is the first. Without a key, every command is the first. Waits for one that holds the key
+    and has not committed yet. Raises :class:`InvalidInput` for a malformed key, :class:`Conflict` with code
+    ``idempotency_key_reused`` for one that was used for something else.
+    """
+    if key is None:
+        return None
+    if _KEY.fullmatch(key) is None:
+        raise refuse("Idempotency-Key", "must be 1 to 255 visible ASCII characters.")
+    digest = request_digest(command, request)
+    taken = await session.scalar(
+        insert(IdempotencyKey)
+        .values(project_id=project_id, key=key, request_digest=digest, subject_id=subject_id, created_at=now())
+        .on_conflict_do_nothing()
+        .returning(IdempotencyKey.subject_id)
+    )
+    if taken is not None:
+        return None
+    earlier = (
+        await session.scalars(
+            sa.select(IdempotencyKey).where(IdempotencyKey.project_id == project_id, IdempotencyKey.key == key)
+        )
+    ).one()
+    if earlier.request_digest != digest:
+        raise Conflict(
+            "This Idempotency-Key was used before, with another request. Repeat that request, or take a new key.",
+            code="idempotency_key_reused",
+            subject_id=earlier.subject_id,
+        )
+    return earlier.subject_id
+
+
+def request_digest(command: str, request: Any) -> str:
+    """Of what the request says, whatever the order of its fields and its white space."""
+    text = json.dumps([command, request], sort_keys=True, separators=(",", ":"))
+    return hashlib.sha256(text.encode()).hexdigest()
