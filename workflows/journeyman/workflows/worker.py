@@ -175,8 +175,8 @@ async def run(settings: Settings, stop: asyncio.Event) -> None:
     # The SDK logs every failed attempt with a traceback; ``FailureInterceptor`` has said what matters already.
     logging.getLogger("temporalio.activity").setLevel(logging.ERROR)
     roles = [Queue(role.strip()) for role in settings.worker_roles.split(",") if role.strip()]
-    client = await connect(settings, plugins=telemetry.temporal_plugins(settings))
     async with open_resources(settings) as resources, AsyncExitStack() as stack:
+        client = await connect(settings, resources.store, plugins=telemetry.temporal_plugins(settings))
         workers = build_workers(client, resources, roles)
         logger.info("worker polls %s", ", ".join(worker.task_queue for worker in workers))
         running = [asyncio.create_task(worker.run()) for worker in workers]

@@ -111,7 +111,7 @@ async def build_resources(settings: Settings) -> Resources:
     database = Database(engine)
     object_store = S3ObjectStore.from_settings(settings)
     snapshots = SnapshotStore(object_store)
-    temporal = await connect(settings, lazy=True, plugins=temporal_plugins(settings))
+    temporal = await connect(settings, object_store, lazy=True, plugins=temporal_plugins(settings))
     feed = EventFeed(database)
     dispatcher = OutboxDispatcher(database, temporal)
     notifications = Notifications(engine)

@@ -1,19 +1,35 @@
 """Temporal: the client."""
 
+from dataclasses import replace
+
 from temporalio.client import Client, GrpcCompression, Plugin
 from temporalio.contrib.pydantic import pydantic_data_converter
+from temporalio.converter import DataConverter
 
+from journeyman.platform.kit.object_store import ObjectStore
+from journeyman.platform.kit.payloads import payload_storage
 from journeyman.platform.kit.settings import Settings
 
 
-async def connect(settings: Settings, *, lazy: bool = False, plugins: list[Plugin] | None = None) -> Client:
-    """A client; a lazy one connects at its first call, so that the API starts while Temporal is down."""
+async def connect(
+    settings: Settings, store: ObjectStore | None = None, *, lazy: bool = False, plugins: list[Plugin] | None = None
+) -> Client:
+    """A client; a lazy one connects at its first call, so that the API starts while Temporal is down.
+
+    ``store`` holds payloads that are too large for a history. Without one the client reads no such payload and writes
+    none: enough for commands about workflows, not for those that start, signal or carry them out.
+    """
     return await Client.connect(
         settings.temporal_address,
         namespace=settings.temporal_namespace,
-        data_converter=pydantic_data_converter,
+        data_converter=data_converter(store),
         lazy=lazy,
         # Payloads are references of a few hundred bytes: compressing them costs more time than it saves.
         grpc_compression=GrpcCompression.NONE,
         plugins=plugins or [],
     )
+
+
+def data_converter(store: ObjectStore | None) -> DataConverter:
+    """How every process of the platform writes and reads payloads."""
+    return replace(pydantic_data_converter, external_storage=payload_storage(store) if store else None)
