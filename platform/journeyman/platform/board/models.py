@@ -24,5 +24,7 @@ class Note(Base):
     subtask_id: Mapped[str | None]
     step_key: Mapped[str] = mapped_column(unique=True)
     created_at: Mapped[datetime]
+    set_aside_at: Mapped[datetime | None]
+    """When the task was rewound to before it: no agent reads it any more."""
 
     __table_args__ = (sa.UniqueConstraint("task_id", "seq"),)

@@ -27,6 +27,8 @@ class Checkpoint(Base):
     head_snapshot: Mapped[str | None]
     """The task's head at this point: the workspace with all approved work in it."""
     epoch: Mapped[int] = mapped_column(sa.Integer)
+    submitted: Mapped[bool]
+    """Whether its thread's role handed over in this step."""
     budget: Mapped[Json]
     """Spent up to this point: ``{tokens, cost_usd, steps, wall_s}``."""
     step_key: Mapped[str] = mapped_column(unique=True)
@@ -44,10 +46,14 @@ class Rewind(Base):
     project_id: Mapped[str]
     task_id: Mapped[str] = mapped_column(sa.ForeignKey("tasks.id"), index=True)
     checkpoint_id: Mapped[str] = mapped_column(sa.ForeignKey("checkpoints.id"))
-    instruction: Mapped[str | None]
-    """Said to the agent that goes on from there, as a message from a person."""
+    message: Mapped[str | None]
+    """Told to the agents that go on from there, as a message from a person."""
+    author: Mapped[str]
+    """Id of the API key."""
     epoch: Mapped[int | None] = mapped_column(sa.Integer)
     """The epoch that it made."""
+    progress: Mapped[Json | None]
+    """What the task goes on from, as ``TaskProgress``: a repeated activity finds what the first one answered."""
     requested_at: Mapped[datetime]
     applied_at: Mapped[datetime | None]
 

@@ -10,6 +10,7 @@ from journeyman.platform.checkpoints.models import SnapshotRow
 from journeyman.platform.events.log import append
 from journeyman.platform.events.types import EventType
 from journeyman.platform.inference.models import LedgerEntry
+from journeyman.platform.kit.errors import Conflict
 from journeyman.platform.kit.ids import derived_id
 
 
@@ -37,18 +38,20 @@ async def ledger_totals(session: AsyncSession, task_id: str) -> dict[str, Any]:
 _CREATE: Final = sa.text(
     """
     INSERT INTO checkpoints (id, project_id, task_id, event_seq, thread_id, thread_cursors, thread_state, plan_revision, snapshot,
-        head_snapshot, epoch, budget, step_key, created_at)
+        head_snapshot, epoch, submitted, budget, step_key, created_at)
     SELECT :id, :project_id, :task_id, :event_seq, :thread_id,
         (SELECT coalesce(jsonb_object_agg(id, last_seq), '{}') FROM threads
             WHERE task_id = :task_id AND superseded_at IS NULL),
         coalesce((SELECT jsonb_build_object('segment', segment, 'segment_start', segment_start, 'inbox_seq', inbox_seq,
             'acted_seq', acted_seq, 'base_snapshot', base_snapshot) FROM threads WHERE id = :thread_id), '{}'),
-        :plan_revision, :snapshot, task.head_snapshot, task.epoch,
+        :plan_revision, :snapshot, task.head_snapshot, task.epoch, :submitted,
         (SELECT jsonb_build_object('tokens', coalesce(sum(prompt_tokens + completion_tokens), 0),
             'cost_usd', coalesce(sum(cost_usd), 0)::text, 'steps', count(DISTINCT step_key) FILTER (WHERE kind = 'model'),
             'wall_s', coalesce(extract(epoch FROM now() - task.started_at), 0)::bigint)
             FROM ledger_entries WHERE task_id = :task_id),
         :step_key, now() FROM tasks AS task WHERE task.id = :task_id
+        AND NOT EXISTS (SELECT 1 FROM threads WHERE id = :thread_id AND superseded_at IS NOT NULL)
+    RETURNING id
     """
 ).bindparams(
     *(
@@ -57,6 +60,7 @@ _CREATE: Final = sa.text(
     ),
     sa.bindparam("event_seq", type_=sa.BigInteger),
     sa.bindparam("plan_revision", type_=sa.Integer),
+    sa.bindparam("submitted", type_=sa.Boolean),
 )
 
 
@@ -70,8 +74,13 @@ async def create(
     plan_revision: int,
     snapshot: str,
     step_key: str,
+    submitted: bool = False,
 ) -> str:
-    """Make the checkpoint of a step, with its event; made once however often the step is repeated. Returns its id."""
+    """Make the checkpoint of a step, with its event; made once however often the step is repeated. Returns its id.
+
+    ``submitted``: the thread's role handed over in this step. Raises :class:`Conflict` with code ``superseded`` when the
+    task was rewound meanwhile to before the thread's step.
+    """
     checkpoint_id = derived_id("checkpoint", step_key)
     event = await append(
         session,
@@ -84,7 +93,7 @@ async def create(
     )
     if not event.new:
         return checkpoint_id
-    await session.execute(
+    made = await session.scalar(
         _CREATE,
         {
             "id": checkpoint_id,
@@ -95,6 +104,9 @@ async def create(
             "plan_revision": plan_revision,
             "snapshot": snapshot,
             "step_key": step_key,
+            "submitted": submitted,
         },
     )
+    if made is None:
+        raise Conflict(f"Thread {thread_id} is history since its task was rewound.", code="superseded")
     return checkpoint_id

@@ -16,7 +16,7 @@ async def read_plan(
     task_id: str,
     principal: PrincipalDep,
     session: SessionDep,
-    revision: Annotated[int | None, Query(ge=1, le=2**31 - 1, description="Default: the newest.")] = None,
+    revision: Annotated[int | None, Query(ge=1, le=2**31 - 1, description="Default: the one in force.")] = None,
 ) -> PlanView:
     """The plan with the state of each subtask. 404 with code `no_plan_yet` until the Planner has submitted one."""
     found = await service.read(session, principal.project_id, task_id, revision)

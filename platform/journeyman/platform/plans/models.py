@@ -36,7 +36,7 @@ class Subtask(Base):
     project_id: Mapped[str]
     position: Mapped[int] = mapped_column(sa.Integer)
     state: Mapped[str]
-    """``pending``, ``running``, ``completed`` or ``failed``."""
+    """``pending``, ``running``, ``completed`` or ``failed``; ``superseded`` of a plan that a rewind went back to before."""
     rounds: Mapped[int] = mapped_column(sa.Integer)
     base_snapshot: Mapped[str | None]
     snapshot: Mapped[str | None]

@@ -16,7 +16,7 @@ class SubtaskView(BaseModel):
     depends_on: list[str]
     acceptance: list[str]
     state: str
-    """``pending``, ``running``, ``completed`` or ``failed``."""
+    """``pending``, ``running``, ``completed`` or ``failed``; ``superseded`` of a plan that a rewind went back to before."""
     rounds: int
     """Reviews so far."""
     summary: str | None

@@ -18,12 +18,17 @@ class FoundPlan:
 
 
 async def read(session: AsyncSession, project_id: str, task_id: str, revision: int | None) -> FoundPlan:
-    """A revision of the plan, by default the newest. Raises :class:`NotFound` for none, with code ``no_plan_yet`` for no plan."""
-    await tasks.read(session, project_id, task_id)
+    """A revision of the plan, by default the one in force. Raises :class:`NotFound` for none, with code ``no_plan_yet`` for
+    no plan in force.
+    """
+    task = await tasks.read(session, project_id, task_id)
     revisions = list(await queries.revisions(session, task_id))
-    if not revisions:
+    if revision is None:
+        revision = task.plan_revision or None
+    if not revisions or revision is None:
         raise NotFound("The task has no plan yet: its Planner has not submitted one.", code="no_plan_yet")
-    plan = revisions[-1] if revision is None else next((each for each in revisions if each.revision == revision), None)
+    plan = next((each for each in revisions if each.revision == revision), None)
     if plan is None:
-        raise NotFound(f"The plan has revisions 1 to {revisions[-1].revision}; there is no {revision}.")
+        known = ", ".join(str(each.revision) for each in revisions)
+        raise NotFound(f"The plan has these revisions: {known}; there is no {revision}.")
     return FoundPlan(plan, await queries.progress(session, task_id, plan.revision), revisions)

@@ -28,5 +28,7 @@ class PersonMessage(Base):
     created_at: Mapped[datetime]
     delivered_at: Mapped[datetime | None]
     acted_on_at: Mapped[datetime | None]
+    set_aside_at: Mapped[datetime | None]
+    """When the task was rewound to before it: no agent is told any more."""
 
     __table_args__ = (sa.UniqueConstraint("task_id", "seq"),)

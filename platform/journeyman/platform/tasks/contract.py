@@ -27,18 +27,20 @@ TERMINAL: Final = frozenset({TaskState.SUCCEEDED, TaskState.FAILED, TaskState.ER
 _ENDS: Final = frozenset({TaskState.FAILED, TaskState.ERRORED, TaskState.CANCELLED})
 
 TRANSITIONS: Final[dict[TaskState, frozenset[TaskState]]] = {
-    TaskState.QUEUED: frozenset({TaskState.PREPARING}) | _ENDS,
+    TaskState.QUEUED: frozenset({TaskState.PREPARING, TaskState.PLANNING, TaskState.RUNNING}) | _ENDS,
     TaskState.PREPARING: frozenset({TaskState.PLANNING}) | _ENDS,
     TaskState.PLANNING: frozenset({TaskState.AWAITING_APPROVAL, TaskState.RUNNING}) | _ENDS,
     TaskState.AWAITING_APPROVAL: frozenset({TaskState.RUNNING, TaskState.PLANNING}) | _ENDS,
     TaskState.RUNNING: frozenset({TaskState.VERIFYING, TaskState.PLANNING}) | _ENDS,
-    TaskState.VERIFYING: frozenset({TaskState.SUCCEEDED, TaskState.PLANNING}) | _ENDS,
+    TaskState.VERIFYING: frozenset({TaskState.SUCCEEDED, TaskState.PLANNING, TaskState.RUNNING}) | _ENDS,
     TaskState.SUCCEEDED: frozenset(),
     TaskState.FAILED: frozenset(),
     TaskState.ERRORED: frozenset(),
     TaskState.CANCELLED: frozenset(),
 }
-"""Which state may follow which; planning comes again after a rejected plan or a failed verification."""
+"""Which state may follow which; planning comes again after a rejected plan or a failed verification. A fork leaves the queue
+for where it goes on; a rewind leads back to planning or to running.
+"""
 
 
 class Phase(StrEnum):

@@ -42,6 +42,10 @@ class Thread(Base):
     """``seq`` of the newest message from a person that is in this thread."""
     acted_seq: Mapped[int]
     """``seq`` of the newest message from a person that the model has answered after reading it."""
+    origin: Mapped[Json | None]
+    """Of a copy that a rewind or a fork made: the conversation it was copied from, and its state at that point. See
+    ``branching/restore.py``.
+    """
     created_at: Mapped[datetime] = mapped_column(server_default=sa.func.now())
 
 

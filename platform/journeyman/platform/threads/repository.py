@@ -104,12 +104,14 @@ async def cursors(session: AsyncSession, task_id: str) -> dict[str, int]:
 
 
 async def count_steps(session: AsyncSession, task_id: str) -> int:
-    """Model answers given in the whole task."""
+    """Model answers given in the whole task; what a rewind or a fork copied was counted where it was given."""
+    copied = sa.func.coalesce(Thread.origin["cursor"].as_integer(), 0)
     return (
         await session.scalar(
             sa.select(sa.func.count())
             .select_from(Message)
-            .where(Message.task_id == task_id, Message.step_key.like("%:answer"))
+            .join(Thread, Thread.id == Message.thread_id)
+            .where(Message.task_id == task_id, Message.step_key.like("%:answer"), Message.seq > copied)
         )
         or 0
     )

@@ -1,4 +1,7 @@
-"""Searching everything that was said and done in a task, also what no model sees any more."""
+"""Searching everything that was said and done in a task, also what no model sees any more.
+
+What a rewind went back to before is not found: its agents never did it.
+"""
 
 import json
 import re
@@ -36,7 +39,7 @@ async def search_task(session: AsyncSession, task_id: str, query: str) -> list[P
     rows = await session.stream(
         sa.select(Thread.role, Message.seq, Message.body)
         .join(Thread, Thread.id == Message.thread_id)
-        .where(Message.task_id == task_id, Message.seq > 1)
+        .where(Message.task_id == task_id, Message.seq > 1, Thread.superseded_at.is_(None))
         .order_by(Message.created_at.desc(), Message.seq.desc())
         .limit(MAX_MESSAGES)
         .execution_options(yield_per=200)

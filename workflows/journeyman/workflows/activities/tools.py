@@ -250,6 +250,7 @@ class ToolActivities:
                 plan_revision=batch.plan_revision,
                 snapshot=snapshot,
                 step_key=step.key,
+                submitted=outcome.submitted,
             )
             if captured is not None and captured.changed:
                 await self._workplaces.note(session, thread, captured)
