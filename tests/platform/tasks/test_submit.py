@@ -191,7 +191,7 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"budget": {"max_cost_usd": -1}}, "budget.max_cost_usd"),
     ({"budget": {"max_steps": 10**30}}, "budget.max_steps"),
     ({"budget": {"max_euro": 1}}, "budget.max_euro"),
-    ({"approval_policy": "always"}, "approval_policy"),
+    ({"approval_policy": "sometimes"}, "approval_policy"),
     ({"webhooks": ["https://x.example"]}, "webhooks"),
     ({"metadata": {"a": 1}}, "metadata.a"),
     ({"metadata": {"a": "x" * 513}}, "metadata.a"),

@@ -11,6 +11,7 @@ from fastapi import APIRouter, FastAPI
 from journeyman.platform.api import health, problems
 from journeyman.platform.api.requests import BodyLimit, RequestContext
 from journeyman.platform.api.resources import Resources
+from journeyman.platform.approvals.endpoints import router as approvals
 from journeyman.platform.artifacts.endpoints import router as artifacts
 from journeyman.platform.checkpoints.endpoints import router as checkpoints
 from journeyman.platform.checkpoints.snapshots import SnapshotStore
@@ -69,7 +70,7 @@ def create_app(settings: Settings) -> FastAPI:
     )
     app.state.settings = settings
     v1 = APIRouter(prefix="/v1", responses=problems.RESPONSES)
-    for router in (tasks, plans, events, checkpoints, artifacts, inference, uploads, tenancy):
+    for router in (tasks, plans, approvals, events, checkpoints, artifacts, inference, uploads, tenancy):
         v1.include_router(router)
     app.include_router(v1)
     app.include_router(health.router)

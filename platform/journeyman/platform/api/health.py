@@ -13,8 +13,9 @@ from pydantic import BaseModel
 
 from journeyman.platform.api.dependencies import InternalDep, ResourcesDep
 from journeyman.platform.api.resources import Resources
+from journeyman.platform.approvals.repository import pending_by_kind
 from journeyman.platform.kit.errors import Unavailable
-from journeyman.platform.kit.metrics import TASKS, metrics_page
+from journeyman.platform.kit.metrics import APPROVALS_PENDING, TASKS, metrics_page
 from journeyman.platform.outbox import repository as outbox
 from journeyman.platform.tasks.contract import TaskState
 from journeyman.platform.tasks.models import Task
@@ -81,8 +82,8 @@ async def readyz(resources: ResourcesDep) -> Readiness:
 
 @router.get("/metrics", tags=["health"], response_class=Response)
 async def metrics(resources: ResourcesDep) -> Response:
-    """Prometheus metrics of this process, and the number of tasks by state."""
-    await _check(lambda: _count_tasks(resources))
+    """Prometheus metrics of this process, and the numbers of tasks by state and of approvals that wait."""
+    await _check(lambda: _count(resources))
     body, media_type = metrics_page()
     return Response(body, media_type=media_type)
 
@@ -120,9 +121,12 @@ async def _ask_temporal(resources: Resources) -> None:
     await resources.temporal.service_client.check_health(timeout=timedelta(seconds=1))
 
 
-async def _count_tasks(resources: Resources) -> None:
+async def _count(resources: Resources) -> None:
     async with resources.database.transaction() as session:
         rows = await session.execute(sa.select(Task.state, sa.func.count().label("tasks")).group_by(Task.state))
         counts = {row.state: row.tasks for row in rows}
+        pending = await pending_by_kind(session)
+    for kind in ("plan", "tool_call"):
+        APPROVALS_PENDING.labels(kind).set(pending.get(kind, 0))
     for state in TaskState:
         TASKS.labels(state.value).set(counts.get(state.value, 0))

@@ -29,6 +29,8 @@ class Approval(Base):
     """What was approved instead of what was asked."""
     decided_by: Mapped[str | None]
     """Id of the API key; nothing for what the platform decided."""
+    on_expiry: Mapped[str]
+    """``approve`` or ``reject``: what follows when nobody decides in time."""
     requested_at: Mapped[datetime]
     expires_at: Mapped[datetime | None]
     escalate_at: Mapped[datetime | None]

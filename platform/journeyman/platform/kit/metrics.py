@@ -81,6 +81,15 @@ ACTIVITY_DURATION: Final = Histogram(
     buckets=_SLOW,
     registry=REGISTRY,
 )
+APPROVALS: Final = Counter(
+    "journeyman_approvals_total",
+    "What happened to approvals: requested, escalated, approved, rejected, expired or withdrawn.",
+    ["kind", "outcome"],
+    registry=REGISTRY,
+)
+APPROVALS_PENDING: Final = Gauge(
+    "journeyman_approvals_pending", "Approvals that wait for a person, as last counted.", ["kind"], registry=REGISTRY
+)
 OUTBOX_PENDING: Final = Gauge("journeyman_outbox_pending", "Outbox rows not yet delivered.", registry=REGISTRY)
 OUTBOX_LAG: Final = Gauge(
     "journeyman_outbox_lag_seconds", "Age of the oldest row not yet delivered.", registry=REGISTRY

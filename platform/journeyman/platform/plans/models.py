@@ -20,6 +20,8 @@ class Plan(Base):
     acceptance: Mapped[list[str]]
     reason: Mapped[str | None]
     """Why a plan before this one was given up; nothing for the first."""
+    author: Mapped[str | None]
+    """Id of the API key whose edit this is; nothing for a Planner's own plan."""
     created_at: Mapped[datetime] = mapped_column(server_default=sa.func.now())
 
     __table_args__ = (sa.UniqueConstraint("task_id", "revision"),)

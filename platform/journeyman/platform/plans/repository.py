@@ -19,6 +19,7 @@ async def add_revision(
     subtasks: list[dict[str, Any]],
     acceptance: list[str],
     reason: str | None,
+    author: str | None = None,
 ) -> bool:
     """Store a revision with all its subtasks pending; returns whether it is new."""
     plan_id = derived_id("plan", task_id, revision)
@@ -33,6 +34,7 @@ async def add_revision(
             subtasks=subtasks,
             acceptance=acceptance,
             reason=reason,
+            author=author,
         )
     )
     session.add_all(

@@ -1,10 +1,48 @@
-"""Plans as the API shows them."""
+"""Plans as the API takes them and shows them."""
 
+import re
 from datetime import datetime
+from typing import Annotated, Final
 
-from pydantic import BaseModel
+from pydantic import AfterValidator, BaseModel, Field
 
+from journeyman.platform.api.fields import Input, PlainText, not_blank
 from journeyman.platform.plans.models import Plan, Subtask
+
+MAX_SUBTASKS: Final = 30
+MAX_COMMANDS: Final = 20
+
+_SUBTASK_ID: Final = re.compile(r"[a-z0-9_-]{1,40}")
+
+
+def _subtask_id(value: str) -> str:
+    if _SUBTASK_ID.fullmatch(value) is None:
+        raise ValueError("must be 1 to 40 of a-z, 0-9, _ and -")
+    return value
+
+
+Commands = Annotated[
+    list[Annotated[PlainText, AfterValidator(not_blank), Field(max_length=20_000)]], Field(max_length=MAX_COMMANDS)
+]
+
+
+class SubtaskInput(Input):
+    """One piece of work for one Coder."""
+
+    id: Annotated[PlainText, AfterValidator(_subtask_id)]
+    title: Annotated[PlainText, AfterValidator(not_blank), Field(max_length=200)]
+    instructions: Annotated[PlainText, AfterValidator(not_blank), Field(max_length=50_000)]
+    """All that the Coder is told of the plan."""
+    depends_on: list[PlainText] = []
+    acceptance: Commands = []
+
+
+class PlanInput(Input):
+    """A whole plan, in the place of the one that waits for approval."""
+
+    subtasks: Annotated[list[SubtaskInput], Field(min_length=1, max_length=MAX_SUBTASKS)]
+    acceptance: Commands = []
+    """Commands for the task as a whole, beside those it was submitted with, which are always run."""
 
 
 class SubtaskView(BaseModel):
@@ -28,6 +66,8 @@ class RevisionView(BaseModel):
     revision: int
     reason: str | None
     """Why the plan before this one was given up; null for the first."""
+    author: str | None
+    """Id of the API key whose edit this is; null for a Planner's plan."""
     created_at: datetime
 
 
@@ -40,6 +80,7 @@ class PlanView(BaseModel):
     subtasks: list[SubtaskView]
     acceptance: list[str]
     reason: str | None
+    author: str | None
     created_at: datetime
     revisions: list[RevisionView]
 
@@ -69,9 +110,10 @@ class PlanView(BaseModel):
             subtasks=subtasks,
             acceptance=plan.acceptance,
             reason=plan.reason,
+            author=plan.author,
             created_at=plan.created_at,
             revisions=[
-                RevisionView(revision=each.revision, reason=each.reason, created_at=each.created_at)
+                RevisionView(revision=each.revision, reason=each.reason, author=each.author, created_at=each.created_at)
                 for each in revisions
             ],
         )

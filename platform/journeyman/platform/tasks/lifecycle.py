@@ -6,6 +6,7 @@ import sqlalchemy as sa
 from sqlalchemy.ext.asyncio import AsyncSession
 from sqlalchemy.orm import load_only
 
+from journeyman.platform.approvals.withdrawal import withdraw
 from journeyman.platform.events.log import append
 from journeyman.platform.events.types import EventType
 from journeyman.platform.kit.clock import now
@@ -70,6 +71,8 @@ async def transition(
     moment = now()
     if task.paused_reason is not None and to in TERMINAL:
         task.paused_reason = None
+    if to in TERMINAL:
+        await withdraw(session, task, "cancelled" if to == TaskState.CANCELLED else "ended")
     await append(session, task_id, EventType.TASK_STATE_CHANGED, {"from": current.value, "to": to.value})
     if to in _ENDINGS:
         data: dict[str, Any] = {"state": to.value, "verified": bool(verified)}

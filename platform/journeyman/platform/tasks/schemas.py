@@ -9,6 +9,7 @@ from urllib.parse import urlsplit
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
 from journeyman.platform.api.fields import Input, Line, PlainText, at_most_bytes, not_blank
+from journeyman.platform.approvals.schemas import PolicyInput
 from journeyman.platform.kit.database import Json
 from journeyman.platform.tasks.contract import TaskState
 from journeyman.platform.tasks.models import Task
@@ -162,7 +163,7 @@ class SubmitTask(Input):
     model_tier: Literal["standard", "fast"] = "standard"
     models: RoleModels = RoleModels()
     budget: Budget = Budget()
-    approval_policy: Literal["never"] = "never"
+    approval_policy: PolicyInput = "never"
     webhooks: Annotated[list[Any], _nothing_yet("this version sends no webhooks")] = []
     metadata: Annotated[
         dict[Annotated[Line, Field(min_length=1, max_length=64)], Annotated[PlainText, Field(max_length=512)]],

@@ -7,6 +7,8 @@ from sqlalchemy.ext.asyncio import AsyncSession
 
 from journeyman.platform.api.fields import refuse
 from journeyman.platform.api.pagination import Position, decode_cursor, encode_cursor
+from journeyman.platform.approvals.schemas import normalised
+from journeyman.platform.approvals.withdrawal import withdraw
 from journeyman.platform.events.log import append
 from journeyman.platform.events.types import EventType
 from journeyman.platform.inference.replay.catalog import ReplayCatalog
@@ -152,6 +154,7 @@ async def cancel(session: AsyncSession, project_id: str, task_id: str) -> Task:
     if state in TERMINAL or task.cancel_requested_at is not None:
         return task
     task.cancel_requested_at = now()
+    await withdraw(session, task, "cancelled")
     if not await outbox.withdraw_start(session, task_id):
         # A workflow may exist: it hears of the end even if this transaction is what ends the task.
         await outbox.enqueue_cancel(session, project_id, task_id)
@@ -248,7 +251,7 @@ def _new_task(task_id: str, project_id: str, body: SubmitTask) -> Task:
         model_tier=body.model_tier,
         models=_stored(body.models),
         budget=_stored(body.budget),
-        approval_policy={},
+        approval_policy=normalised(body.approval_policy),
         labels=body.metadata,
         state=TaskState.QUEUED.value,
         paused_reason=None,

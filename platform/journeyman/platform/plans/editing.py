@@ -1,0 +1,126 @@
+"""A person's changes to a plan: checked here as far as a plan can be without its Planner's rules, then a revision of its own.
+
+The Planner's own rules are in the agents' package, which the platform does not import; a test holds the two together, and
+the run checks an edited plan by them before it works on it.
+"""
+
+import re
+from typing import Any, Final
+
+from pydantic import ValidationError
+from sqlalchemy.ext.asyncio import AsyncSession
+
+from journeyman.platform.api.fields import refuse
+from journeyman.platform.approvals.models import Approval
+from journeyman.platform.events.log import append
+from journeyman.platform.events.types import EventType
+from journeyman.platform.kit.database import Json
+from journeyman.platform.kit.errors import InvalidInput
+from journeyman.platform.plans import queries, repository
+from journeyman.platform.plans.models import Plan
+from journeyman.platform.plans.schemas import PlanInput
+from journeyman.platform.tasks.models import Task
+
+_SURROGATE: Final = re.compile("[\ud800-\udfff]")
+_MAX_PROBLEMS: Final = 10
+
+
+def parse(raw: Json, *, field: str) -> PlanInput:
+    """A plan from JSON. Raises :class:`InvalidInput` that blames the fields within ``field``."""
+    try:
+        return PlanInput.model_validate(raw)
+    except ValidationError as error:
+        found = error.errors(include_url=False, include_context=False, include_input=False)
+        raise _invalid([(_location(field, each["loc"]), each["msg"]) for each in found[:_MAX_PROBLEMS]]) from None
+
+
+async def store(session: AsyncSession, task: Task, approval: Approval, wanted: PlanInput, *, by: str) -> Plan:
+    """Make the plan that the approval is about another one: a new revision, unless it says the same already.
+
+    The caller holds the locks of the task and of the approval. Raises :class:`InvalidInput` for a plan that cannot be
+    carried out.
+    """
+    problems = problems_of(wanted)
+    if problems:
+        raise _invalid(problems)
+    before = await repository.get_plan(session, task.id, approval.subject["revision"])
+    dumped = wanted.model_dump(mode="json")
+    if before.subtasks == dumped["subtasks"] and before.acceptance == dumped["acceptance"]:
+        return before
+    revision = 1 + max(each.revision for each in await queries.revisions(session, task.id))
+    await repository.add_revision(
+        session,
+        project_id=task.project_id,
+        task_id=task.id,
+        revision=revision,
+        subtasks=dumped["subtasks"],
+        acceptance=dumped["acceptance"],
+        reason=before.reason,
+        author=by,
+    )
+    proposed = approval.subject.get("proposed", before.revision)
+    approval.subject = {**approval.subject, "revision": revision, "proposed": proposed}
+    task.plan_revision = revision
+    data = {"revision": revision, "from_revision": before.revision, "author": by, "approval_id": approval.id, **dumped}
+    await append(session, task.id, EventType.PLAN_EDITED, data, thread_id=approval.thread_id)
+    return await repository.get_plan(session, task.id, revision)
+
+
+def problems_of(plan: PlanInput) -> list[tuple[str, str]]:
+    """What is wrong with the graph: field and sentence for each problem."""
+    problems: list[tuple[str, str]] = []
+    known = [subtask.id for subtask in plan.subtasks]
+    for index, subtask in enumerate(plan.subtasks):
+        where = f"subtasks[{index}]"
+        if subtask.id in known[:index]:
+            problems.append((f"{where}.id", f"{subtask.id} is used twice; ids must be unique."))
+        for dependency in subtask.depends_on:
+            if dependency == subtask.id:
+                problems.append((f"{where}.depends_on", f"{dependency} cannot depend on itself."))
+            elif dependency not in known:
+                problems.append((f"{where}.depends_on", f"there is no subtask {dependency[:60]}."))
+    if not problems and (circle := _circle(plan)):
+        problems.append(("subtasks", f"{', '.join(circle)} depend on each other in a circle."))
+    return problems
+
+
+def _circle(plan: PlanInput) -> list[str]:
+    waiting = {subtask.id: set(subtask.depends_on) for subtask in plan.subtasks}
+    while free := [name for name, needs in waiting.items() if not needs & waiting.keys()]:
+        for name in free:
+            del waiting[name]
+    return list(waiting)
+
+
+def unstorable(value: Any) -> str | None:
+    """What PostgreSQL cannot hold in the value, as a sentence; found without recursion."""
+    stack = [value]
+    while stack:
+        part = stack.pop()
+        if isinstance(part, str):
+            if "\x00" in part:
+                return "contains a NUL character (U+0000), which cannot be stored."
+            if _SURROGATE.search(part):
+                return "contains half of a surrogate pair, which is not valid Unicode text."
+        elif isinstance(part, dict):
+            stack.extend(part.keys())
+            stack.extend(part.values())
+        elif isinstance(part, list):
+            stack.extend(part)
+    return None
+
+
+def _location(field: str, loc: tuple[int | str, ...]) -> str:
+    text = field
+    for part in loc:
+        text += f"[{part}]" if isinstance(part, int) else f".{part}"
+    return text[:200]
+
+
+def _invalid(problems: list[tuple[str, str]]) -> InvalidInput:
+    if len(problems) == 1:
+        return refuse(*problems[0])
+    return InvalidInput(
+        "The plan cannot be carried out: " + " ".join(f"{field}: {message}" for field, message in problems),
+        errors=[{"field": field, "message": message} for field, message in problems],
+    )

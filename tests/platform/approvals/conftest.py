@@ -1,0 +1,3 @@
+from support.api_fixtures import apart_database, apart_settings, api, caller, clean_settings
+
+__all__ = ["apart_database", "apart_settings", "api", "caller", "clean_settings"]
