@@ -210,6 +210,7 @@ async def test_plan(caller: Caller, work: Work, database: Database) -> None:
             .where(Subtask.task_id == work.task_id, Subtask.revision == 2, Subtask.subtask_id == "s1")
             .values(state="running", rounds=1)
         )
+        await session.execute(sa.update(Task).where(Task.id == work.task_id).values(plan_revision=2))
     newest = (await caller.get(path)).json()
     assert (newest["revision"], newest["reason"], newest["acceptance"]) == (2, "It did not work.", ["pytest -q"])
     assert [(each["id"], each["state"], each["rounds"]) for each in newest["subtasks"]] == [
@@ -219,6 +220,10 @@ async def test_plan(caller: Caller, work: Work, database: Database) -> None:
     assert [each["revision"] for each in newest["revisions"]] == [1, 2]
     assert (await caller.get(f"{path}?revision=1")).json()["subtasks"][0]["state"] == "pending"
     assert (await caller.get(f"{path}?revision=3")).status_code == 404
+    async with database.transaction() as session:
+        await session.execute(sa.update(Task).where(Task.id == work.task_id).values(plan_revision=1))
+    in_force = (await caller.get(path)).json()
+    assert (in_force["revision"], [each["revision"] for each in in_force["revisions"]]) == (1, [1, 2])
     assert fields_of(await caller.get(f"{path}?revision=0")) == {"revision"}
 
 
