@@ -186,12 +186,39 @@ class SnapshotStore:
         texts: dict[str, bytes] = {}
         for manifest, entries in ((old, [p.old for p in pairs if p.old]), (new, [p.new for p in pairs if p.new])):
             needed = [entry for entry in entries if entry.kind == "file" and entry.sha256 not in texts]
-            small = list({entry.sha256: entry for entry in needed if entry.size <= diff.MAX_TEXT}.values())
-            parts: dict[str, list[bytes]] = {entry.path: [] for entry in small}
-            async for path, data in self._contents(project_id, manifest, small):
-                parts[path].append(data)
-            texts.update((manifest.by_path[path].sha256, b"".join(data)) for path, data in parts.items())
+            small = [entry for entry in needed if entry.size <= diff.MAX_TEXT]
+            texts |= await self.read_blobs(project_id, manifest.blobs, small)
         return await asyncio.to_thread(diff.changes, pairs, texts)
+
+    async def read_blobs(
+        self, project_id: str, blobs: Mapping[str, tuple[Piece, ...]], entries: Iterable[TreeEntry]
+    ) -> dict[str, bytes]:
+        """Whole contents of files, by SHA-256: for files that fit into memory together."""
+        wanted = {entry.sha256: entry for entry in entries if entry.kind == "file"}
+        parts: dict[str, list[bytes]] = {sha256: [] for sha256 in wanted}
+        places = [(sha256, sha256, blobs[sha256]) for sha256, entry in wanted.items() if entry.size]
+        async for sha256, data in PackReader(self._store, project_id).stream(places):
+            parts[sha256].append(data)
+        return {sha256: b"".join(data) for sha256, data in parts.items()}
+
+    async def assemble(
+        self,
+        project_id: str,
+        entries: Iterable[TreeEntry],
+        known: Mapping[str, tuple[Piece, ...]],
+        new: Mapping[str, bytes],
+        *,
+        previous: str,
+    ) -> Snapshot:
+        """Store a snapshot made of entries whose contents are ``known`` in this project, or ``new`` (by SHA-256)."""
+        writer = PackWriter(self._store, project_id)
+        for data in new.values():
+            await writer.add(data)
+            await writer.end_blob()
+        blobs = {**known, **await writer.finish()}
+        manifest = await asyncio.to_thread(_manifest, entries, blobs)
+        await self._save(project_id, manifest)
+        return _snapshot(manifest, previous, writer, ())
 
     def _contents(
         self, project_id: str, manifest: Manifest, entries: Iterable[TreeEntry]
