@@ -41,6 +41,7 @@ from journeyman.workflows.activities.workplace import Workplaces
 from journeyman.workflows.failures import FailureInterceptor
 from journeyman.workflows.subtask_workflow import SubtaskWorkflow
 from journeyman.workflows.task_workflow import TaskWorkflow
+from journeyman.workflows.versioning import WorkerVersion
 
 logger = logging.getLogger(__name__)
 
@@ -142,13 +143,17 @@ def activities_by_queue(resources: Resources) -> dict[Queue, list[Callable[..., 
     }
 
 
-def build_workers(client: Client, resources: Resources, roles: Sequence[Queue]) -> list[Worker]:
+def build_workers(
+    client: Client, resources: Resources, roles: Sequence[Queue], version: WorkerVersion | None = None
+) -> list[Worker]:
     """One Temporal worker for each role that has work of its own here."""
     by_queue = activities_by_queue(resources)
-    return [_worker(client, queue, by_queue[queue]) for queue in roles if queue in by_queue]
+    return [_worker(client, queue, by_queue[queue], version) for queue in roles if queue in by_queue]
 
 
-def _worker(client: Client, queue: Queue, activities: list[Callable[..., Any]]) -> Worker:
+def _worker(
+    client: Client, queue: Queue, activities: list[Callable[..., Any]], version: WorkerVersion | None
+) -> Worker:
     orchestrates = queue == Queue.ORCHESTRATION
     return Worker(
         client,
@@ -166,6 +171,7 @@ def _worker(client: Client, queue: Queue, activities: list[Callable[..., Any]]) 
         max_heartbeat_throttle_interval=timing.HEARTBEAT_THROTTLE,
         default_heartbeat_throttle_interval=timing.HEARTBEAT_THROTTLE,
         sticky_queue_schedule_to_start_timeout=timing.STICKY_QUEUE,
+        deployment_config=version.config() if version is not None and orchestrates else None,
         interceptors=[FailureInterceptor()],
     )
 
@@ -177,7 +183,11 @@ async def run(settings: Settings, stop: asyncio.Event) -> None:
     roles = [Queue(role.strip()) for role in settings.worker_roles.split(",") if role.strip()]
     async with open_resources(settings) as resources, AsyncExitStack() as stack:
         client = await connect(settings, resources.store, plugins=telemetry.temporal_plugins(settings))
-        workers = build_workers(client, resources, roles)
+        version = WorkerVersion.from_settings(settings)
+        if version is not None and Queue.ORCHESTRATION in roles:
+            keeping = asyncio.create_task(version.keep(client))
+            stack.callback(keeping.cancel)
+        workers = build_workers(client, resources, roles, version)
         logger.info("worker polls %s", ", ".join(worker.task_queue for worker in workers))
         running = [asyncio.create_task(worker.run()) for worker in workers]
         stack.push_async_callback(_drain, workers, running)

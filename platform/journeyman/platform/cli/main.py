@@ -9,6 +9,7 @@ from typing import Annotated, Any, NoReturn
 import typer
 from typer.core import TyperGroup
 
+from journeyman.platform.cli.deploy import app as deploy_app
 from journeyman.platform.cli.exits import CommandError, Exit
 from journeyman.platform.kit.errors import JourneymanError
 
@@ -401,6 +402,9 @@ def migrate() -> None:
     from journeyman.platform.cli import roles
 
     roles.migrate()
+
+
+app.add_typer(deploy_app, name="deploy", rich_help_panel=_ROLES)
 
 
 def _version(value: bool) -> None:

@@ -68,6 +68,8 @@ class Services:
                 "database_url": self.postgres.url,
                 "temporal_address": f"127.0.0.1:{self.ports['temporal']}",
                 "temporal_namespace": "default",
+                # All code on this machine is replaced at once: no worker of an older version is left.
+                "worker_versioning": "auto_upgrade",
                 "s3_endpoint_url": self.objects.endpoint_url,
                 "s3_access_key": SecretStr(self.secrets["s3_access_key"]),
                 "s3_secret_key": SecretStr(self.secrets["s3_secret_key"]),
@@ -84,7 +86,7 @@ class Services:
         """The spec of a server or step by name. Raises ``KeyError`` for an unknown one."""
         makers: dict[str, Callable[[], Spec]] = {
             "postgres": self.postgres.spec,
-            "temporal": self._temporal,
+            "temporal": partial(self._temporal, settings),
             "objects": self.objects.spec,
             "embeddings": self._embeddings,
             "vectors": self._vectors,
@@ -93,7 +95,7 @@ class Services:
         }
         return makers[name]()
 
-    def _temporal(self) -> ProcessSpec:
+    def _temporal(self, settings: Settings) -> ProcessSpec:
         root = self.directory.root / "temporal"
 
         async def prepare() -> None:
@@ -104,7 +106,8 @@ class Services:
         argv += ["--metrics-port", str(self.ports["temporal-metrics"]), "--db-filename", str(root / "temporal.sqlite")]
         for pragma in ("journal_mode=WAL", "synchronous=FULL"):
             argv += ["--sqlite-pragma", pragma]
-        for key, value in _TEMPORAL_CONFIGURATION.items():
+        run_events = {"limit.historyCount.suggestContinueAsNew": str(settings.temporal_run_events)}
+        for key, value in (_TEMPORAL_CONFIGURATION | run_events).items():
             argv += ["--dynamic-config-value", f"{key}={value}"]
         return ProcessSpec(
             name="temporal",

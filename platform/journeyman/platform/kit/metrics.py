@@ -90,6 +90,12 @@ APPROVALS: Final = Counter(
 APPROVALS_PENDING: Final = Gauge(
     "journeyman_approvals_pending", "Approvals that wait for a person, as last counted.", ["kind"], registry=REGISTRY
 )
+STRANDED_TASKS: Final = Gauge(
+    "journeyman_stranded_tasks",
+    "Running tasks on a version of the workflow code that no worker serves.",
+    ["build_id"],
+    registry=REGISTRY,
+)
 OUTBOX_PENDING: Final = Gauge("journeyman_outbox_pending", "Outbox rows not yet delivered.", registry=REGISTRY)
 OUTBOX_LAG: Final = Gauge(
     "journeyman_outbox_lag_seconds", "Age of the oldest row not yet delivered.", registry=REGISTRY

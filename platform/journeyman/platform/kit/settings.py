@@ -24,6 +24,8 @@ class Settings(BaseSettings):
     database_pool_size: int = 10
     temporal_address: str = "127.0.0.1:7233"
     temporal_namespace: str = "default"
+    temporal_run_events: int = 4096
+    """Of the embedded Temporal server: events in one run of a workflow after which it suggests to continue as a new run."""
 
     s3_endpoint_url: str | None = None
     s3_bucket: str = "journeyman"
@@ -73,6 +75,15 @@ class Settings(BaseSettings):
     """Let tasks clone from hosts that resolve to loopback or private addresses."""
 
     worker_roles: str = "orchestration,models,sandboxes,deliveries"
+    worker_versioning: Literal["off", "pinned", "auto_upgrade"] = "off"
+    """What becomes of running tasks when the workflow code changes.
+
+    ``pinned``: they stay on workers of the version that they began with, which must go on running, and move where their
+    workflow continues as a new run; ``journeyman deploy`` sets the version of new tasks. ``auto_upgrade``: a worker that
+    starts makes its version the current one and moves every task to it, for machines whose code is replaced at once.
+    """
+    worker_build_id: str | None = None
+    """The version of this worker's workflow code; otherwise a fingerprint of that code."""
     worker_metrics_port: int = 0
     """Where a worker serves ``/metrics``; 0 for nowhere."""
     metrics_host: str = "127.0.0.1"
