@@ -4,6 +4,7 @@ import asyncio
 from types import NoneType
 
 from temporalio import workflow
+from temporalio.common import WorkflowIDReusePolicy
 from temporalio.exceptions import ActivityError, ApplicationError, CancelledError, ChildWorkflowError, FailureError
 
 with workflow.unsafe.imports_passed_through():
@@ -226,6 +227,8 @@ class TaskWorkflow:
                 id=self._child,
                 task_queue=Queue.ORCHESTRATION,
                 task_timeout=WORKFLOW_TASK_TIMEOUT,
+                # One that runs was started by a run of this task that was reset: it is of no use any more.
+                id_reuse_policy=WorkflowIDReusePolicy.TERMINATE_IF_RUNNING,
                 cancellation_type=workflow.ChildWorkflowCancellationType.WAIT_CANCELLATION_COMPLETED,
             )
         finally:
