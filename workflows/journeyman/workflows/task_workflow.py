@@ -235,7 +235,8 @@ class TaskWorkflow:
             self._child = None
 
     async def _enter(self, state: TaskState) -> None:
-        await store("change_state", StateChange(task=self._task, state=state))
+        occasion = f"{self._progress.epoch}:{self._progress.revision}"
+        await store("change_state", StateChange(task=self._task, state=state, occasion=occasion))
 
     def _ended(self, state: TaskState, code: str | None = None, message: str | None = None) -> Finish:
         return Finish(

@@ -9,10 +9,11 @@ class TaskRef(BaseModel):
 
 
 class StateChange(BaseModel):
-    """A move to a state that does not end the task."""
+    """A move to a state that does not end the task. ``occasion``: names it among the moves to the same state."""
 
     task: TaskRef
     state: str
+    occasion: str | None = None
 
 
 class Finish(BaseModel):

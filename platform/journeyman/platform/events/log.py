@@ -126,6 +126,11 @@ async def append(
     return Appended(event_id, seq, new=True)
 
 
+async def known(session: AsyncSession, step_key: str) -> bool:
+    """Whether there is an event under the step key. Certain only while the task's row is locked."""
+    return await session.scalar(sa.select(Event.seq).where(Event.step_key == step_key)) is not None
+
+
 async def _why_not(session: AsyncSession, task_id: str, step_key: str | None) -> Appended:
     if step_key is not None:
         existing = (

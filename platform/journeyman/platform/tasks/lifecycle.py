@@ -7,7 +7,7 @@ from sqlalchemy.ext.asyncio import AsyncSession
 from sqlalchemy.orm import load_only
 
 from journeyman.platform.approvals.withdrawal import withdraw
-from journeyman.platform.events.log import append
+from journeyman.platform.events.log import append, known
 from journeyman.platform.events.types import EventType
 from journeyman.platform.kit.clock import now
 from journeyman.platform.kit.errors import Conflict, NotFound
@@ -56,15 +56,19 @@ async def transition(
     failure: dict[str, Any] | None = None,
     verified: bool | None = None,
     summary: str | None = None,
+    step_key: str | None = None,
 ) -> Task:
     """Move the task on and write what happened; the state it is in already is left as it is, without an event.
+
+    With a ``step_key`` under which the task was moved before, nothing happens: a workflow that goes once more over what it
+    did does not turn the task back.
 
     A move to a terminal state writes ``task.state_changed`` and then, as the log's last event, the one that names the
     ending. Raises :class:`Conflict` for a move that ``TRANSITIONS`` does not know, :class:`NotFound` for no such task.
     """
     task = await lock_task(session, task_id)
     current = TaskState(task.state)
-    if current == to:
+    if current == to or (step_key is not None and await known(session, step_key)):
         return task
     if to not in TRANSITIONS[current]:
         raise Conflict(f"Task {task_id} is {current}; it cannot become {to}.", code="illegal_transition")
@@ -73,7 +77,9 @@ async def transition(
         task.paused_reason = None
     if to in TERMINAL:
         await withdraw(session, task, "cancelled" if to == TaskState.CANCELLED else "ended")
-    await append(session, task_id, EventType.TASK_STATE_CHANGED, {"from": current.value, "to": to.value})
+    await append(
+        session, task_id, EventType.TASK_STATE_CHANGED, {"from": current.value, "to": to.value}, step_key=step_key
+    )
     if to in _ENDINGS:
         data: dict[str, Any] = {"state": to.value, "verified": bool(verified)}
         if failure is not None:

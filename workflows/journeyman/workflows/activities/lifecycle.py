@@ -32,7 +32,9 @@ class LifecycleActivities:
     @beating
     async def change_state(self, change: StateChange) -> None:
         async with self._database.transaction() as session:
-            await lifecycle.transition(session, change.task.task_id, TaskState(change.state))
+            task_id = change.task.task_id
+            step_key = f"{task_id}:state:{change.occasion}:{change.state}" if change.occasion else None
+            await lifecycle.transition(session, task_id, TaskState(change.state), step_key=step_key)
 
     @activity.defn
     @beating
