@@ -32,7 +32,7 @@ def test_variables_are_settings(page: Path) -> None:
 def test_commands_exist(page: Path) -> None:
     known = {
         command.name or command.callback.__name__.rstrip("_") for command in app.registered_commands if command.callback
-    }
+    } | {group.name for group in app.registered_groups}
     for command in re.findall(r"(?:^|[`(] ?)journeyman ([a-z][a-z-]+)\b", page.read_text(), re.MULTILINE):
         assert command in known, command
 
