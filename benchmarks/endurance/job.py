@@ -133,14 +133,18 @@ def _work(name: str, turns: int, chance: random.Random) -> tuple[list[Turn], int
                     _call("read_file", path=file),
                     _log(name, lines + 1, ""),
                 ]
-                done.append({"text": f"Several things at once: {number}.", "tool_calls": [c["tool_calls"][0] for c in calls]})
+                done.append(
+                    {"text": f"Several things at once: {number}.", "tool_calls": [c["tool_calls"][0] for c in calls]}
+                )
                 lines += 2
                 size += len(content)
             case "output":
                 done.append(_shell(f"seq {number} 30000; echo {lines} >> logs/{name}"))
                 lines += 1
             case "failure":
-                done.append(_shell(f"echo {lines} >> logs/{name}; echo broken {number} >&2; exit {chance.randint(1, 9)}"))
+                done.append(
+                    _shell(f"echo {lines} >> logs/{name}; echo broken {number} >&2; exit {chance.randint(1, 9)}")
+                )
                 lines += 1
             case _:
                 done.append(_call("search", pattern=f"^{max(0, lines - 1)}$", path="logs"))

@@ -29,7 +29,9 @@ _OUTPUT: Final = re.compile(r"\bout_\d+_(\d+)\b")
 _REPLACED: Final = f"{sandbox_replaced_note()['content']}\n\n"
 _DEGRADED_MEMORY: Final = "; it can be recalled once the memory index answers again."
 
-_LEFT_OUT: Final = frozenset({"model.started", "model.failed", "sandbox.leased", "sandbox.replaced", "sandbox.released"})
+_LEFT_OUT: Final = frozenset(
+    {"model.started", "model.failed", "sandbox.leased", "sandbox.replaced", "sandbox.released"}
+)
 _OF_THE_TASK: Final[dict[str, tuple[str, ...]]] = {
     "task.created": (),
     "task.state_changed": ("from", "to"),
@@ -59,7 +61,22 @@ _OF_THE_TASK: Final[dict[str, tuple[str, ...]]] = {
     "budget.warned": ("limit", "of"),
     "budget.changed": ("budget",),
 }
-_RESULT: Final = ("tool", "ok", "exit_code", "signal", "timed_out", "oom_killed", "output_bytes", "running", "error", "occurrences", "matches", "bytes", "lines", "entries")
+_RESULT: Final = (
+    "tool",
+    "ok",
+    "exit_code",
+    "signal",
+    "timed_out",
+    "oom_killed",
+    "output_bytes",
+    "running",
+    "error",
+    "occurrences",
+    "matches",
+    "bytes",
+    "lines",
+    "entries",
+)
 
 
 class LogBroken(AssertionError):
