@@ -47,6 +47,10 @@ class Machine:
 
     def make(self) -> None:
         self.scripts.mkdir(parents=True, exist_ok=True)
+        directory = DataDirectory(self.data)
+        directory.create()
+        # Not the usual ports, which other stacks may want at this moment.
+        directory.ports([*PORTS, "api", "gateway", "replay-engine"], {})
 
     async def up(self) -> float:
         """Start, and wait until everything is ready. Returns the seconds that took."""
