@@ -9,14 +9,16 @@ STAMP := $(VENV)/.setup-stamp
 PYTHON ?=
 ARGS ?=
 DEMO ?= fix-failing-test
+MINUTES ?= 120
+SEED ?= 1
 
 export PYTHONDONTWRITEBYTECODE ?= 1
 
-.PHONY: help setup demo up down status test lint format bench faults all-tests lock clean distclean
+.PHONY: help setup demo up down status test lint format bench endurance faults all-tests lock clean distclean
 
 help: ## List the targets
 	@awk 'BEGIN {FS = ":.*## "; print "Usage: make TARGET\n"} /^[a-z-]+:.*## / {printf "  %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
-	@printf '\nVariables: PYTHON=/path/to/python3  ARGS="further arguments"  DEMO=slug\n'
+	@printf '\nVariables: PYTHON=/path/to/python3  ARGS="further arguments"  DEMO=slug  MINUTES=120  SEED=1\n'
 
 setup: $(STAMP) ## Install everything into .venv (skipped when up to date)
 
@@ -55,6 +57,9 @@ bench: $(STAMP) ## Run every benchmark; tables on the terminal, JSON in benchmar
 
 faults: $(STAMP) ## Run the fault-injection tests, minutes-long ones included
 	$(BIN)/python -m pytest tests/faults $(ARGS)
+
+endurance: $(STAMP) ## One long task with a kill -9 a minute, compared with an undisturbed run (MINUTES, SEED)
+	@$(BIN)/python -m benchmarks.endurance --minutes $(MINUTES) --seed $(SEED) $(ARGS)
 
 all-tests: $(STAMP) ## Run every test, the slow ones too
 	$(BIN)/python -m pytest $(ARGS)

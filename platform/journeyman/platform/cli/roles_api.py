@@ -11,6 +11,7 @@ from journeyman.platform.api.app import create_app
 from journeyman.platform.api.resources import Resources
 from journeyman.platform.kit import telemetry
 from journeyman.platform.kit.settings import Settings
+from journeyman.platform.kit.watchdog import watching
 
 _GRACE_S: Final = 10
 """How long requests may go on after a SIGTERM. Event streams are ended at once; their clients come back."""
@@ -58,6 +59,11 @@ def run_api(settings: Settings) -> None:
     """Serve the REST API at ``api_host:api_port`` until SIGTERM or SIGINT."""
     observed = telemetry.setup("api", settings)
     try:
-        uvloop.run(api_server(settings).serve())
+        uvloop.run(_serve(settings))
     finally:
         observed.shutdown()
+
+
+async def _serve(settings: Settings) -> None:
+    async with watching("api", warn_after_s=settings.loop_stall_warn_s, exit_after_s=settings.loop_stall_exit_s):
+        await api_server(settings).serve()

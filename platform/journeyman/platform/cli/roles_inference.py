@@ -8,6 +8,7 @@ from typing import Final
 
 from journeyman.platform.kit import telemetry
 from journeyman.platform.kit.settings import Settings
+from journeyman.platform.kit.watchdog import watching
 
 _GRACE_S: Final = 20
 """How long calls in flight may go on after a SIGTERM; then they are cut off and settled by estimate."""
@@ -73,6 +74,9 @@ async def _serve_gateway(settings: Settings) -> None:
         )
     )
     try:
-        await server.serve()
+        async with watching(
+            "gateway", warn_after_s=settings.loop_stall_warn_s, exit_after_s=settings.loop_stall_exit_s
+        ):
+            await server.serve()
     finally:
         await database.close()

@@ -8,6 +8,7 @@ import uvloop
 
 from journeyman.platform.kit import metrics, telemetry
 from journeyman.platform.kit.settings import Settings
+from journeyman.platform.kit.watchdog import watching
 
 
 def run_worker(settings: Settings) -> None:
@@ -23,7 +24,8 @@ def run_worker(settings: Settings) -> None:
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, stop.set)
-        await worker.run(settings, stop)
+        async with watching("worker", warn_after_s=settings.loop_stall_warn_s, exit_after_s=settings.loop_stall_exit_s):
+            await worker.run(settings, stop)
 
     try:
         uvloop.run(main())

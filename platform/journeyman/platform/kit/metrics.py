@@ -96,6 +96,12 @@ STRANDED_TASKS: Final = Gauge(
     ["build_id"],
     registry=REGISTRY,
 )
+LOOP_STALLS: Final = Counter(
+    "journeyman_event_loop_stalls_total",
+    "Times that a process's event loop did not run for longer than it should.",
+    ["service"],
+    registry=REGISTRY,
+)
 OUTBOX_PENDING: Final = Gauge("journeyman_outbox_pending", "Outbox rows not yet delivered.", registry=REGISTRY)
 OUTBOX_LAG: Final = Gauge(
     "journeyman_outbox_lag_seconds", "Age of the oldest row not yet delivered.", registry=REGISTRY

@@ -88,6 +88,11 @@ class Settings(BaseSettings):
     """Where a worker serves ``/metrics``; 0 for nowhere."""
     metrics_host: str = "127.0.0.1"
 
+    loop_stall_warn_s: float = 2.0
+    """Seconds without a turn of a process's event loop after which it logs where it hangs."""
+    loop_stall_exit_s: float = 30.0
+    """Seconds after which such a process ends itself, so that its supervisor starts another; 0 for never."""
+
     otlp_endpoint: str | None = None
     log_level: str = "INFO"
     log_format: Literal["json", "console"] = "json"
