@@ -169,7 +169,7 @@ async def test_a_policy_that_cannot_be_meant(caller: Caller, given: Any, said: s
     response = await caller.post("/v1/tasks", json={"instruction": "Do it.", "approval_policy": given})
     assert response.status_code == 422
     assert said in response.text
-    assert all(field.startswith("approval_policy") for field in fields_of(response))
+    assert not {field for field in fields_of(response) if "word" in field or "object" in field}
 
 
 async def test_a_plan_is_approved_with_an_edit(api: RunningApi, caller: Caller) -> None:

@@ -197,6 +197,10 @@ def _validation_error(request: Request, error: Exception) -> JSONResponse:
     )
 
 
+_NO_FIELDS: Final = frozenset({"[key]", "[word]", "[object]"})
+"""Steps of a path that name no field: a key of an object, and the members of unions of a word and an object."""
+
+
 def _field(entry: dict[str, Any], body: Any) -> str:
     """The path as the client knows it. Pydantic also names the chosen member of a union, which is no field."""
     where, *steps = entry["loc"]
@@ -210,7 +214,7 @@ def _field(entry: dict[str, Any], body: Any) -> str:
             path += f"[{step}]"
             current = current[step] if isinstance(current, list) and step < len(current) else None
             continue
-        if step == "[key]":
+        if step in _NO_FIELDS:
             continue
         if not last and isinstance(current, dict) and step not in current:
             continue

@@ -65,11 +65,11 @@ class ApprovalPolicy(Input):
 
 
 def _kind_of(value: Any) -> str:
-    return "word" if isinstance(value, str) else "object"
+    return "[word]" if isinstance(value, str) else "[object]"
 
 
 PolicyInput = Annotated[
-    Annotated[Word, Tag("word")] | Annotated[ApprovalPolicy, Tag("object")], Discriminator(_kind_of)
+    Annotated[Word, Tag("[word]")] | Annotated[ApprovalPolicy, Tag("[object]")], Discriminator(_kind_of)
 ]
 """A policy, or a word for a common one: ``never``; ``on_risk`` for risky tool calls; ``always`` for the plan and every tool
 call that can change something."""
