@@ -11,15 +11,33 @@ from typing import Final
 
 MAX_DEPTH: Final = 12
 MAX_COMMANDS: Final = 2000
+MAX_READ: Final = 500_000
+MAX_VALUE: Final = 200
 
 SHELLS: Final = frozenset({"sh", "bash", "dash", "zsh", "ksh", "ash", "rbash"})
 
+_EXECUTES: Final = frozenset({"-exec", "-execdir", "-ok", "-okdir", "-x", "-X"})
 _SPACE: Final = " \t\r"
 _NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_PLAIN: Final = re.compile(r"(?:[^\s;&|()<>\\'\"$`]+|.)", re.DOTALL)
+_PLAIN_QUOTED: Final = re.compile(r"(?:[^\\\"$`]+|.)", re.DOTALL)
+_BRACES: Final = re.compile(r"\{([^{}\s]*,[^{}\s]*)\}")
+_DIGITS: Final = re.compile(r"\d+(?=[<>])")
+_CODE: Final = re.compile(r"\\(?:x([0-9a-fA-F]{1,2})|u([0-9a-fA-F]{1,4})|([0-7]{1,3}))")
 _ASSIGNMENT: Final = re.compile(r"([A-Za-z_][A-Za-z0-9_]*)\+?=(.*)", re.DOTALL)
 _LEADING: Final = frozenset({"if", "then", "else", "elif", "while", "until", "do", "{", "!", "time", "coproc"})
 _CLOSING: Final = frozenset({"fi", "done", "esac", "}"})
-_ESCAPES: Final = {"n": "\n", "t": "\t", "r": "\r", "a": "\a", "b": "\b", "e": "\x1b", "E": "\x1b", "f": "\f", "v": "\v"}
+_ESCAPES: Final = {
+    "n": "\n",
+    "t": "\t",
+    "r": "\r",
+    "a": "\a",
+    "b": "\b",
+    "e": "\x1b",
+    "E": "\x1b",
+    "f": "\f",
+    "v": "\v",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,33 +73,62 @@ class Command:
         return " ".join([*([self.name, *self.words[1:]] if self.words else []), *redirections])
 
 
-def commands_of(script: str) -> list[Command]:
-    """All simple commands of a script, those in substitutions, in ``sh -c`` and behind wrappers included, in order."""
-    found: list[Command] = []
-    _Reader(script, found, {}, 0).read()
-    return found
+@dataclass(frozen=True, slots=True)
+class Script:
+    """A script taken apart: all its simple commands, those in substitutions, in ``sh -c`` and behind wrappers included, in
+    order. ``whole``: none was left out because there was too much to read.
+    """
+
+    commands: tuple[Command, ...]
+    whole: bool
+
+
+def take_apart(script: str) -> Script:
+    """Reads at most ``MAX_READ`` characters, those of scripts within scripts counted again."""
+    work = _Work()
+    _Reader(script, work, {}, 0).read()
+    return Script(tuple(work.found), work.whole)
+
+
+@dataclass
+class _Work:
+    found: list[Command] = field(default_factory=list)
+    left: int = MAX_READ
+    whole: bool = True
+
+    def take(self, characters: int) -> bool:
+        """Whether there is still time for so much."""
+        self.left -= characters
+        if self.left < 0 or len(self.found) >= MAX_COMMANDS:
+            self.whole = False
+        return self.whole
 
 
 @dataclass
 class _Word:
-    text: str = ""
+    parts: list[str] = field(default_factory=list)
     quoted: bool = False
     started: bool = False
     variables: set[str] = field(default_factory=set)
     substitutions: list[str] = field(default_factory=list)
 
+    @property
+    def text(self) -> str:
+        return "".join(self.parts)
+
     def add(self, text: str) -> None:
-        self.text += text
+        self.parts.append(text)
         self.started = True
 
 
 class _Reader:
     """Reads one script. Never raises: what is not closed ends with the text."""
 
-    def __init__(self, text: str, found: list[Command], values: dict[str, str], depth: int, cwd: str = ".") -> None:
+    def __init__(self, text: str, work: _Work, values: dict[str, str], depth: int, cwd: str = ".") -> None:
         self._text = text
         self._at = 0
-        self._found = found
+        self._work = work
+        self._found = work.found
         self._values = values
         self._depth = depth
         self._cwd = cwd
@@ -96,7 +143,9 @@ class _Reader:
 
     def read(self) -> None:
         text = self._text
-        while self._at < len(text) and len(self._found) < MAX_COMMANDS:
+        if not self._work.take(len(text)):
+            return
+        while self._at < len(text) and self._work.whole:
             character = text[self._at]
             if character in _SPACE:
                 self._at += 1
@@ -166,7 +215,7 @@ class _Reader:
                 self._words[-1].substitutions += word.substitutions
 
     def _word_or_descriptor(self) -> None:
-        digits = re.compile(r"\d+(?=[<>])").match(self._text, self._at)
+        digits = _DIGITS.match(self._text, self._at)
         if digits:
             self._at = digits.end()
             return
@@ -192,7 +241,7 @@ class _Reader:
                     self._at += 2
                     self._substitution(word, self._until_closed(")"), "<(")
                     continue
-                if character == "(" and word.text.endswith("=") and not word.quoted:
+                if character == "(" and word.parts and word.parts[-1].endswith("=") and not word.quoted:
                     self._at += 1
                     word.add("(" + self._until_closed(")") + ")")
                     continue
@@ -223,7 +272,10 @@ class _Reader:
         elif character == "`":
             self._backticks(word)
         else:
-            word.add(character)
+            plain = _PLAIN.match(text, self._at - 1)
+            assert plain is not None
+            self._at = plain.end()
+            word.add(plain.group())
 
     def _double_quoted(self, word: _Word) -> None:
         text = self._text
@@ -240,7 +292,10 @@ class _Reader:
             elif character == "`":
                 self._backticks(word)
             else:
-                word.add(character)
+                plain = _PLAIN_QUOTED.match(text, self._at - 1)
+                assert plain is not None
+                self._at = plain.end()
+                word.add(plain.group())
 
     def _dollar(self, word: _Word) -> None:
         text = self._text
@@ -278,7 +333,7 @@ class _Reader:
         text = self._text
         while self._at < len(text) and text[self._at] != "'":
             if text[self._at] == "\\" and self._at + 1 < len(text):
-                code = re.compile(r"\\(?:x([0-9a-fA-F]{1,2})|u([0-9a-fA-F]{1,4})|([0-7]{1,3}))").match(text, self._at)
+                code = _CODE.match(text, self._at)
                 if code:
                     base = 8 if code[3] else 16
                     word.add(chr(int(code[1] or code[2] or code[3], base)))
@@ -343,13 +398,13 @@ class _Reader:
             self._bodies.append("\n".join(lines))
         self._heredocs = []
         if self._bodies:
-            # Operators ended the commands of this line already: the body belongs to the last that takes input.
+            # Operators may have ended the command that it belongs to: all of the line see it, those that read it use it.
             body = self._bodies[-1]
             self._bodies = []
             if self._words or self._writes:
                 self._stdin = body
-            elif self._heredoc_owner:
-                self._give(self._heredoc_owner[-1], body)
+            for index in self._heredoc_owner:
+                self._give(index, body)
         self._heredoc_owner = []
 
     def _give(self, index: int, body: str) -> None:
@@ -366,16 +421,20 @@ class _Reader:
             words = words[1:]
         if words and not words[0].quoted and words[0].text in _CLOSING:
             words = words[1:]
+        if words and words[0].text == "function":
+            words = words[2:]
+            while words and words[0].text == "{":
+                words = words[1:]
         while words and (assigned := _ASSIGNMENT.fullmatch(words[0].text)):
             if len(words) == 1 and not words[0].variables and not words[0].substitutions:
-                self._values[assigned[1]] = assigned[2]
+                self._assign(assigned[1], assigned[2])
             elif len(words) == 1:
                 self._values.pop(assigned[1], None)
             words = words[1:]
         if words and words[0].text in {"export", "declare", "local", "readonly", "typeset"}:
             for word in words[1:]:
                 if (assigned := _ASSIGNMENT.fullmatch(word.text)) and not word.variables and not word.substitutions:
-                    self._values[assigned[1]] = assigned[2]
+                    self._assign(assigned[1], assigned[2])
         if words or writes:
             command = Command(
                 words=_split_unquoted(words),
@@ -393,7 +452,16 @@ class _Reader:
         if not piped:
             self._pipeline = []
 
+    def _assign(self, name: str, value: str) -> None:
+        """Remember a short value: long ones, put together again and again, would grow without bound."""
+        if len(value) <= MAX_VALUE:
+            self._values[name] = value
+        else:
+            self._values.pop(name, None)
+
     def _add(self, command: Command) -> None:
+        if not self._work.take(sum(map(len, command.words))):
+            return
         unwrapped = _unwrapped(command)
         self._found.append(unwrapped)
         if self._heredocs:
@@ -420,12 +488,16 @@ class _Reader:
         elif command.name == "su" and "-c" in words[1:-1]:
             self._nested(words[words.index("-c") + 1])
         elif command.name in {"find", "fd"}:
-            for option in ("-exec", "-execdir", "-ok", "-okdir", "-x", "-X"):
-                for index, word in enumerate(words):
-                    if word == option:
-                        inner = _until(words[index + 1 :], {";", "+"})
-                        if inner:
-                            self._add(replace(command, words=inner, stdin=None, piped=()))
+            for index in [index for index, word in enumerate(words) if word in _EXECUTES]:
+                if self._depth >= MAX_DEPTH:
+                    self._work.whole = False
+                if not self._work.whole:
+                    return
+                inner = _until(words[index + 1 :], {";", "+"})
+                if inner:
+                    self._depth += 1
+                    self._add(replace(command, words=inner, stdin=None, piped=()))
+                    self._depth -= 1
         elif command.name == "trap" and len(words) > 1:
             self._nested(words[1])
 
@@ -442,15 +514,19 @@ class _Reader:
             self._nested(" ".join(said).replace("\\n", "\n"))
 
     def _nested(self, script: str) -> None:
-        if self._depth < MAX_DEPTH and len(self._found) < MAX_COMMANDS:
-            _Reader(script, self._found, dict(self._values), self._depth + 1, self._cwd).read()
+        if self._depth >= MAX_DEPTH:
+            self._work.whole = False
+        else:
+            _Reader(script, self._work, dict(self._values), self._depth + 1, self._cwd).read()
 
 
 def _split_unquoted(words: list[_Word]) -> tuple[str, ...]:
     """Words as the shell passes them on: a filled-in variable without quotes falls apart at white space."""
     split: list[str] = []
     for word in words:
-        if word.quoted or word.substitutions or not re.search(r"\s", word.text):
+        if not word.quoted and (braces := _BRACES.fullmatch(word.text)):
+            split.extend(braces[1].split(","))
+        elif word.quoted or word.substitutions or not re.search(r"\s", word.text):
             split.append(word.text)
         else:
             split.extend(word.text.split())
