@@ -1,5 +1,4 @@
 import json
-import random
 import re
 from decimal import Decimal
 
@@ -11,7 +10,6 @@ from journeyman.agents.budget import Limits
 from journeyman.agents.canonical import canonical_json, digest, is_json_object, printable
 from journeyman.agents.context import DoneSubtask, Environment, TaskBrief
 from journeyman.agents.plans import Subtask
-from journeyman.agents.roles import Role
 
 INSTRUCTION = "Repair the thing.\n\n  Keep “quotes”, tabs\tand\n# headings as they are.\n"
 TASK = TaskBrief(
@@ -108,39 +106,6 @@ def test_the_same_input_gives_the_same_bytes():
     assert [canonical_json(message) for _, message in openings()] == [
         canonical_json(message) for _, message in openings()
     ]
-
-
-def random_text(rng):
-    return "".join(rng.choice('ab\n\t"\\é😀\0\x1b\ud800') for _ in range(rng.randrange(12)))
-
-
-def test_a_request_begins_with_the_bytes_of_the_one_before():
-    rng = random.Random(3)
-    for role in Role:
-        for _ in range(30):
-            messages = [context.user_message("<task>\nx\n</task>")]
-            former = context.prefix(context.assemble(role, messages))
-            former_body = canonical_json(context.request_body(role, messages, model="m", stream=True))
-            for turn in range(8):
-                call = {"id": f"c{turn}", "name": "shell", "arguments": random_text(rng)}
-                calls = [call] if rng.random() < 0.7 else []
-                messages.append(context.assistant_message(random_text(rng), calls, random_text(rng)))
-                messages += [context.tool_message(call["id"], random_text(rng)) for call in calls]
-                if rng.random() < 0.3:
-                    messages.append(context.person_message(random_text(rng)))
-                current = context.prefix(context.assemble(role, messages))
-                assert current.startswith(former)
-                json.loads(current + b"]")
-                body = canonical_json(context.request_body(role, messages, model="m", stream=True))
-                assert body.startswith(former_body.rpartition(b'],"model"')[0])
-                former, former_body = current, body
-
-
-def test_options_and_tools_go_with_the_request():
-    body = context.request_body("coder", [], model="m", max_tokens=10)
-    assert list(body) == ["model", "messages", "tools", "max_tokens"]
-    assert body["messages"][0]["role"] == "system"
-    assert body["tools"][0]["function"]["name"] == "shell"
 
 
 def test_an_answer_is_kept_as_it_was():

@@ -37,20 +37,24 @@ class Platform:
     client: httpx.AsyncClient
     scripts: Path
     submitted: list[str] = field(default_factory=list)
+    recorded: dict[str, Path] = field(default_factory=dict)
+    """By instruction, where the bodies of the requests of a script with ``record`` are kept."""
 
-    def register(self, threads: list[dict[str, Any]], instruction: str | None = None) -> str:
+    def register(self, threads: list[dict[str, Any]], instruction: str | None = None, *, record: bool = False) -> str:
         """Give the replay engine a script, and return the instruction that it plays it for."""
         instruction = instruction or f"Scripted task {uuid.uuid4()}"
-        script = {"name": uuid.uuid4().hex, "instruction": instruction, "threads": threads}
+        script = {"name": uuid.uuid4().hex, "instruction": instruction, "threads": threads, "record": record}
         path = self.scripts / f"{script['name']}.json"
         partial = path.with_suffix(".partial")
         partial.write_text(json.dumps(script))
         partial.rename(path)
+        if record:
+            self.recorded[instruction] = path.with_suffix(".requests")
         return instruction
 
     async def submit(self, threads: list[dict[str, Any]], **fields: Any) -> str:
         """Register the script under an instruction of its own, and submit that."""
-        instruction = self.register(threads, fields.pop("instruction", None))
+        instruction = self.register(threads, fields.pop("instruction", None), record=fields.pop("record", False))
         body = {"instruction": instruction, "workspace": {"source": "none"}, **fields}
         response = await self.client.post("/v1/tasks", json=body)
         assert response.status_code == 201, response.text
@@ -89,6 +93,15 @@ class Platform:
             while not any(event["type"] == type_ for event in await self.events(task_id)):
                 await asyncio.sleep(0.05)
 
+    async def wait_until_call(self, task_id: str, text: str, timeout_s: float = 60) -> None:
+        """Poll the log until an agent has called a tool with this text among the arguments."""
+        async with asyncio.timeout(timeout_s):
+            while not any(
+                event["type"] == "agent.tool_call" and text in event["data"]["arguments"]
+                for event in await self.events(task_id)
+            ):
+                await asyncio.sleep(0.05)
+
     async def wait_until_still(self, task_id: str, quiet_s: float = 1.5, timeout_s: float = 60) -> None:
         """Wait until the log has not grown for a while: what was under way when the task was paused has ended."""
         async with asyncio.timeout(timeout_s):
@@ -108,6 +121,10 @@ class Platform:
 
     async def run(self, threads: list[dict[str, Any]], **fields: Any) -> Outcome:
         return await self.end(await self.submit(threads, **fields))
+
+    def requests(self, instruction: str) -> list[bytes]:
+        """The bodies of all requests that reached the engine for a task with ``record=True``, in order."""
+        return [file.read_bytes() for file in sorted(self.recorded[instruction].iterdir())]
 
     async def get(self, path: str, **params: Any) -> Any:
         response = await self.client.get(path, params=params)

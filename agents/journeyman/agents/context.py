@@ -20,7 +20,6 @@ from journeyman.agents.canonical import canonical_json, is_json_object, printabl
 from journeyman.agents.output import cut_text
 from journeyman.agents.plans import Subtask
 from journeyman.agents.roles import Role, profile, prompt
-from journeyman.agents.tools import tool_schemas
 
 Message = dict[str, Any]
 """One message in the form of the OpenAI chat API."""
@@ -185,21 +184,6 @@ def assistant_message(
 def tool_message(call_id: str, text: str) -> Message:
     """The result of one call."""
     return {"role": "tool", "tool_call_id": call_id, "content": printable(text) or "(no output)"}
-
-
-def assemble(role: Role | str, messages: Sequence[Message]) -> list[Message]:
-    """The messages of a request: the system message, then the thread as stored."""
-    return [system_message(role), *messages]
-
-
-def request_body(role: Role | str, messages: Sequence[Message], *, model: str, **options: Any) -> Message:
-    """The body of a chat completion request. Tools are always sent, so that a request for a summary keeps the prefix."""
-    return {"model": model, "messages": assemble(role, messages), "tools": tool_schemas(role), **options}
-
-
-def prefix(messages: Sequence[Message]) -> bytes:
-    """The canonical bytes of a list of messages without the closing bracket: longer threads start with those of shorter."""
-    return canonical_json(list(messages))[:-1]
 
 
 def findings_text(findings: Sequence[Finding]) -> str:

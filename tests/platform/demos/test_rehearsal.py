@@ -19,7 +19,7 @@ from journeyman.agents.loops import Step, Window, observe
 from journeyman.agents.output import cut_output
 from journeyman.agents.plans import Plan, ready_subtasks
 from journeyman.agents.review import Next, after_review
-from journeyman.agents.tools import ParsedCall, parse_call
+from journeyman.agents.tools import ParsedCall, parse_call, tool_schemas
 from journeyman.platform.demos import Demo, catalog
 from journeyman.platform.inference.replay.catalog import ReplayCatalog
 from journeyman.platform.inference.replay.player import ReplayPlayer
@@ -111,7 +111,9 @@ class Rehearsal:
         self.threads.add(played)
         window = Window()
         while True:
-            answer = self.player.answer(context.request_body(role, messages, model="replay"))
+            answer = self.player.answer(
+                {"messages": [context.system_message(role), *messages], "tools": tool_schemas(role)}
+            )
             calls = [{"id": call["id"], **call["function"]} for call in answer.tool_calls]
             assert calls, f"{played}: a turn calls no tool: {answer.text}"
             messages.append(context.assistant_message(answer.text, calls, answer.turn.reasoning))

@@ -39,10 +39,13 @@ class CallIdentity:
 
 @dataclass(frozen=True, slots=True)
 class ModelRequest:
-    """One chat completion. ``messages`` and ``tools`` are in the OpenAI wire form and are sent as they are."""
+    """One chat completion. ``messages`` and ``tools`` are in the OpenAI wire form and are sent as they are.
+
+    ``messages`` may be the bytes of a JSON array, which go out unread: a long conversation costs no parsing.
+    """
 
     model: str
-    messages: Sequence[Mapping[str, Any]]
+    messages: Sequence[Mapping[str, Any]] | bytes
     identity: CallIdentity
     tools: Sequence[Mapping[str, Any]] = ()
     max_tokens: int | None = None

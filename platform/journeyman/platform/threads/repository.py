@@ -1,6 +1,7 @@
 """Threads and their append-only messages."""
 
 import json
+from collections.abc import Iterable
 from typing import Any, Final
 
 import sqlalchemy as sa
@@ -20,6 +21,11 @@ def thread_id_for(task_id: str, role: str, subtask_id: str | None, revision: int
 def encode(body: dict[str, Any]) -> bytes:
     """A message as bytes: sorted keys, no white space, ASCII only, so that the same message is the same bytes."""
     return json.dumps(body, sort_keys=True, separators=(",", ":"), ensure_ascii=True).encode("ascii")
+
+
+def as_array(bodies: Iterable[bytes]) -> bytes:
+    """Encoded messages as one JSON array, their bytes unchanged: that of a longer thread begins with that of a shorter."""
+    return b"[" + b",".join(bodies) + b"]"
 
 
 async def get_thread(session: AsyncSession, thread_id: str) -> Thread:
@@ -85,6 +91,16 @@ async def visible_messages(session: AsyncSession, thread: Thread) -> list[tuple[
         .order_by(Message.seq)
     )
     return [(step_key, json.loads(body)) for step_key, body in rows]
+
+
+async def visible_bodies(session: AsyncSession, thread: Thread) -> list[tuple[str, bytes]]:
+    """The same as they are stored, unread: one after the other, with commas, they are the array that is sent."""
+    rows = await session.execute(
+        sa.select(Message.step_key, Message.body)
+        .where(Message.thread_id == thread.id, sa.or_(Message.seq == 1, Message.seq >= thread.segment_start))
+        .order_by(Message.seq)
+    )
+    return [(step_key, body) for step_key, body in rows]
 
 
 async def messages_of_step(session: AsyncSession, thread_id: str, step: str) -> dict[str, dict[str, Any]]:

@@ -42,8 +42,9 @@ async def _models(_request: web.Request) -> web.Response:
 
 async def _chat_completions(request: web.Request) -> web.StreamResponse:
     try:
-        body = _parse(await request.read())
-        answer = request.app[_player_key].answer(body)
+        raw = await request.read()
+        body = _parse(raw)
+        answer = request.app[_player_key].answer(body, raw)
     except JourneymanError as error:
         return web.json_response(error_body(error), status=error.status)
     fault = answer.fault

@@ -45,6 +45,17 @@ class ReplayCatalog:
         self._refresh()
         return [script for _, script in self._read.values() if isinstance(script, Script)]
 
+    def record(self, instruction: str, body: bytes) -> None:
+        """Keep a request's body if the script wants it: ``<script>.requests/<number>.json``, numbered in order of arrival."""
+        self._refresh()
+        for path, (_, script) in self._read.items():
+            if isinstance(script, Script) and script.plays(instruction):
+                if script.record:
+                    folder = path.with_suffix(".requests")
+                    folder.mkdir(exist_ok=True)
+                    (folder / f"{len(list(folder.iterdir())):06d}.json").write_bytes(body)
+                return
+
     @property
     def problems(self) -> list[str]:
         """One sentence for each file that could not be read as a script."""

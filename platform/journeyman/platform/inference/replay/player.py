@@ -102,8 +102,8 @@ class ReplayPlayer:
         self._catalog = catalog
         self._struck: Counter[str] = Counter()
 
-    def answer(self, request: Mapping[str, Any]) -> Answer:
-        """The answer for the body of a chat completion request.
+    def answer(self, request: Mapping[str, Any], raw: bytes = b"") -> Answer:
+        """The answer for the body of a chat completion request; ``raw`` is what is kept of it when the script says so.
 
         Raises :class:`UnknownTask` for conversations that no script covers, :class:`ScriptMismatch` when the
         conversation is not where the script says it must be, and ``InvalidInput`` for other bodies.
@@ -115,6 +115,8 @@ class ReplayPlayer:
         if conversation is None:
             raise UnknownTask(f"This is not the conversation of an agent with a task. {_HOW_TO_GO_ON}")
         script, thread_place, thread = self._find(conversation)
+        if script.record:
+            self._catalog.record(conversation.instruction, raw)
         found = thread.turn_at(conversation.turn)
         where = f"script {script.name!r}, {_name_of(conversation)}, turn {conversation.turn + 1}"
         if found is None:

@@ -7,6 +7,7 @@ r"""The format of replay scripts: one JSON file a task.
       "instruction": "Repair the failing test …",   the task's instruction, which the platform puts verbatim into the
                                                     first user message, inside <task> … </task>
       "match": "exact",                             or "prefix", or "regex" (matched from the start)
+      "record": false,                              keep the body of each request, as it came, in a folder beside the file
       "threads": [
         {
           "role": "coder",                          planner, coder or reviewer
@@ -144,6 +145,7 @@ class Script(_Part):
     instruction: Annotated[str, Field(min_length=1)]
     match: Literal["exact", "prefix", "regex"] = "exact"
     threads: Annotated[tuple[ScriptThread, ...], Field(min_length=1)]
+    record: bool = False
 
     @model_validator(mode="after")
     def _instruction_compiles(self) -> Self:
