@@ -104,3 +104,47 @@ def test_roles_and_states_are_told_by_more_than_colour() -> None:
 def test_long_output_keeps_its_end() -> None:
     assert render.cut([str(n) for n in range(10)], 4) == ["0", "… 7 more lines …", "8", "9"]
     assert render.cut(["a"], 0) == [] or render.cut(["a"], 1) == ["a"]
+
+
+def test_what_waits_is_told_with_the_commands_that_decide_it() -> None:
+    call = {
+        "tool": "shell",
+        "arguments": {"command": "git push\necho done"},
+        "reason": "It sends commits.",
+        "role": "coder",
+    }
+    requested = {"approval_id": "apr_1", "kind": "tool_call", "subject": call}
+    planned = {"approval_id": "apr_2", "kind": "plan", "subject": {"revision": 1}}
+    edited = {"approval_id": "apr_2", "revision": 2, "author": "key_1", "subtasks": [], "acceptance": []}
+    view, lines = fold(
+        [
+            event(1, "approval.requested", requested),
+            event(2, "approval.requested", planned),
+            event(3, "plan.edited", edited),
+            event(4, "approval.escalated", {"approval_id": "apr_1", "kind": "tool_call"}),
+        ]
+    )
+    assert view.waiting == {"apr_1": "$ git push", "apr_2": "plan, revision 2"}
+    assert (lines[0].text, lines[0].status) == ("waits for approval: $ git push", "warn")
+    assert "It sends commits." in lines[0].detail
+    assert "approve it: journeyman approve apr_1" in lines[0].detail
+    assert 'reject it:  journeyman reject apr_1 --note "…"' in lines[0].detail
+    assert "look at it: journeyman plan task_1" in lines[1].detail
+    assert (lines[2].text, lines[2].role) == ("plan edited (revision 2): 0 subtasks", "user")
+    assert lines[3].text == "still waits for approval, escalated: $ git push"
+    shown = "\n".join(str(line) for line in render.waiting_lines(view))
+    assert "journeyman approve apr_1" in shown
+    decided = {"decision": "rejected", "decided_by": "key_1", "note": "Not now.", "edited": False}
+    said = tell(view, event(5, "approval.decided", {"approval_id": "apr_1", **decided}))
+    assert said is not None
+    assert (said.text, said.role, said.status, said.detail) == (
+        "approval rejected: $ git push",
+        "user",
+        "bad",
+        ("Not now.",),
+    )
+    expired = {"approval_id": "apr_2", "decision": "expired", "outcome": "rejected", "decided_by": None}
+    said = tell(view, event(6, "approval.decided", expired))
+    assert said is not None
+    assert (said.text, said.role) == ("approval expired (counts as rejected): plan, revision 2", "platform")
+    assert view.waiting == {}

@@ -127,6 +127,22 @@ class Api:
         found: Json = self.request("PATCH", path, json=limits, repeatable=True).json()
         return found
 
+    def decide(self, approval_id: str, body: Json) -> Json:
+        """Approve or reject; sent under an idempotency key, so that it may be repeated."""
+        headers = {"Idempotency-Key": uuid.uuid4().hex}
+        path = f"/v1/approvals/{self.segment(approval_id)}"
+        found: Json = self.request("POST", path, json=body, headers=headers, repeatable=True).json()
+        return found
+
+    def edit_plan(self, task_id: str, plan: Json) -> Json:
+        found: Json = self.request("PUT", f"/v1/tasks/{_segment(task_id)}/plan", json=plan).json()
+        return found
+
+    @staticmethod
+    def segment(id_: str) -> str:
+        """An id as one segment of a path. Raises :class:`CommandError` for what is none."""
+        return _segment(id_)
+
     def of_task(self, task_id: str, what: str, **query: Any) -> Any:
         """``plan``, ``receipts``, ``usage``, ``diff``, ``artifacts``, ``checkpoints`` or ``events`` of a task."""
         return self.get(f"/v1/tasks/{_segment(task_id)}/{what}", **query)

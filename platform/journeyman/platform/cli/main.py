@@ -68,7 +68,9 @@ Key = Annotated[
 TaskId = Annotated[str, typer.Argument(metavar="TASK", help="The task's id: task_…")]
 AsJson = Annotated[bool, typer.Option("--json", help="For programs.")]
 Timeout = Annotated[float | None, typer.Option("--timeout", min=0, help="Seconds to watch; then exit code 5.")]
-StopOnPause = Annotated[bool, typer.Option("--stop-on-pause", help="Stop watching when the task pauses; exit code 5.")]
+StopOnPause = Annotated[
+    bool, typer.Option("--stop-on-pause", help="Stop watching when the task pauses or waits for approval; exit code 5.")
+]
 
 
 def _exit(code: Exit) -> NoReturn:
@@ -103,6 +105,10 @@ def submit(
     budget_cost: Annotated[float | None, typer.Option("--budget-cost", min=0, help="US dollars.")] = None,
     budget_time: Annotated[str | None, typer.Option("--budget-time", help="For example 45m or 2h.")] = None,
     budget_steps: Annotated[int | None, typer.Option("--budget-steps", min=1)] = None,
+    approval_policy: Annotated[
+        str | None,
+        typer.Option("--approval-policy", help="What a person approves first: never, on_risk, always, JSON or @FILE."),
+    ] = None,
     exclude: Annotated[
         list[str] | None,
         typer.Option("--exclude", "-x", help="Pattern of names or paths to leave out; may be repeated."),
@@ -138,6 +144,7 @@ def submit(
         budget_cost=budget_cost,
         budget_time=budget_time,
         budget_steps=budget_steps,
+        approval_policy=approval_policy,
         exclude=exclude or (),
         include_git=include_git,
     )
@@ -236,6 +243,79 @@ def resume(
     given = {"max_tokens": budget_tokens, "max_cost_usd": budget_cost, "max_steps": budget_steps}
     limits = {name: limit for name, limit in given.items() if limit is not None}
     _exit(tasks.resume(Target(url, api_key), task, limits=limits, as_json=as_json))
+
+
+@app.command(rich_help_panel=_TASKS)
+def approvals(
+    task: Annotated[str | None, typer.Argument(metavar="[TASK]", help="Only this task's.")] = None,
+    everything: Annotated[bool, typer.Option("--all", help="Those decided too, not only what waits.")] = False,
+    limit: Annotated[int, typer.Option("--limit", "-n", min=1, help="At most so many, newest first.")] = 50,
+    as_json: AsJson = False,
+    url: Url = None,
+    api_key: Key = None,
+) -> None:
+    """List what waits for a person."""
+    from journeyman.platform.cli import approvals as inbox
+    from journeyman.platform.cli.session import Target
+
+    _exit(inbox.inbox(Target(url, api_key), task, everything=everything, limit=limit, as_json=as_json))
+
+
+ApprovalId = Annotated[
+    str, typer.Argument(metavar="ID", help="An approval's id, apr_…; or a task's, for the plan that waits.")
+]
+
+
+@app.command(rich_help_panel=_TASKS)
+def approve(
+    approval: ApprovalId,
+    note: Annotated[str | None, typer.Option("--note", help="Something to tell the agent.")] = None,
+    edit: Annotated[
+        Path | None,
+        typer.Option("--edit", help="JSON file with what is approved instead: a plan, or all arguments of the call."),
+    ] = None,
+    as_json: AsJson = False,
+    url: Url = None,
+    api_key: Key = None,
+) -> None:
+    """Approve a plan or a tool call, as it is or changed. Again is no error."""
+    from journeyman.platform.cli import approvals as inbox
+    from journeyman.platform.cli.session import Target
+
+    _exit(inbox.decide(Target(url, api_key), approval, "approve", note=note, edit=edit, as_json=as_json))
+
+
+@app.command(rich_help_panel=_TASKS)
+def reject(
+    approval: ApprovalId,
+    note: Annotated[str, typer.Option("--note", help="Why, for the agent: what to do instead.")],
+    as_json: AsJson = False,
+    url: Url = None,
+    api_key: Key = None,
+) -> None:
+    """Reject a plan or a tool call. Again is no error."""
+    from journeyman.platform.cli import approvals as inbox
+    from journeyman.platform.cli.session import Target
+
+    _exit(inbox.decide(Target(url, api_key), approval, "reject", note=note, edit=None, as_json=as_json))
+
+
+@app.command(rich_help_panel=_TASKS)
+def plan(
+    task: TaskId,
+    edit: Annotated[
+        Path | None, typer.Option("--edit", help="JSON file with the plan to put in the place of the one that waits.")
+    ] = None,
+    revision: Annotated[int | None, typer.Option("--revision", min=1, help="Otherwise the newest.")] = None,
+    as_json: AsJson = False,
+    url: Url = None,
+    api_key: Key = None,
+) -> None:
+    """Show a task's plan, or change it while it waits for approval."""
+    from journeyman.platform.cli import approvals as inbox
+    from journeyman.platform.cli.session import Target
+
+    _exit(inbox.plan(Target(url, api_key), task, edit=edit, revision=revision, as_json=as_json))
 
 
 @app.command(rich_help_panel=_TASKS)

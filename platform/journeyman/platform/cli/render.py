@@ -12,6 +12,7 @@ from rich.spinner import Spinner
 from rich.table import Table
 from rich.text import Text
 
+from journeyman.platform.cli.steps import how_to_decide
 from journeyman.platform.cli.text import duration, lines_of, moment, money, number, one_line, size
 from journeyman.platform.cli.view import REPLAY_BANNER, Json, Line, Subtask, TaskView
 
@@ -151,6 +152,9 @@ class LiveView:
             row.add_column(style="dim", no_wrap=True)
             row.add_row(self._spinner, f"{icon} {entry.role}", entry.text, took)
             yield row
+        if view.waiting and not view.ended:
+            yield Text()
+            yield from waiting_lines(view)
         if self.gap is not None and not view.ended:
             yield Text(f"! connection lost ({self.gap}); trying again, the task goes on meanwhile", style="yellow")
 
@@ -166,6 +170,16 @@ def header(view: TaskView) -> Text:
     text.append("  " + " · ".join(facts), style="not bold default")
     text.append(f"  {view.task_id}", style="not bold dim")
     return text
+
+
+def waiting_lines(view: TaskView) -> Iterable[Text]:
+    """What waits for a person, each with the commands that decide it."""
+    for approval_id, what in list(view.waiting.items())[-4:]:
+        yield Text(f"◇ waits for approval: {what}", style="bold yellow")
+        for line in how_to_decide(view, approval_id):
+            yield Text(f"  {line}", style="yellow")
+    if len(view.waiting) > 4:
+        yield Text(f"  … and {len(view.waiting) - 4} more: journeyman approvals {view.task_id}", style="yellow")
 
 
 def plan_tree(subtasks: Iterable[Subtask], room: int = 1000) -> RenderableType:

@@ -136,6 +136,7 @@ def _ended(view: TaskView, event: Json, data: Json) -> _Said:
     failure = data.get("failure")
     view.failure = failure if isinstance(failure, dict) else None
     view.paused = None
+    view.waiting.clear()
     view.running.clear()
     if view.state == "succeeded":
         how = "every acceptance command passed" if view.verified else "not verified: there was no acceptance command"
@@ -181,12 +182,18 @@ def _plan(view: TaskView, event: Json, data: Json) -> _Said:
             [str(other) for other in depends] if isinstance(depends, list) else [],
             state=before[id_].state if id_ in before and before[id_].state == "completed" else "pending",
         )
-    what = "plan" if event["type"] == "plan.proposed" else f"new plan (revision {view.plan_revision})"
+    edited = event["type"] == "plan.edited"
+    what = "plan edited" if edited else "new plan"
+    what = "plan" if event["type"] == "plan.proposed" else f"{what} (revision {view.plan_revision})"
+    approval_id = str(data.get("approval_id"))
+    if approval_id in view.waiting:
+        view.waiting[approval_id] = f"plan, revision {view.plan_revision}"
     titles = [f"{index}. {subtask.title}" for index, subtask in enumerate(view.subtasks.values(), 1)]
     checks = data.get("acceptance")
     if isinstance(checks, list):
         titles += [f"accepted when: {check}" for check in checks]
-    return _Said(f"{what}: {len(entries)} subtask{'' if len(entries) == 1 else 's'}", "", "\n".join(titles))
+    count = f"{len(entries)} subtask{'' if len(entries) == 1 else 's'}"
+    return _Said(f"{what}: {count}", "", "\n".join(titles), "user" if edited else "")
 
 
 def _subtask(view: TaskView, event: Json, data: Json) -> _Said:
@@ -343,14 +350,51 @@ def _steer(_view: TaskView, event: Json, data: Json) -> _Said:
     )
 
 
-def _approval(_view: TaskView, event: Json, data: Json) -> _Said:
+def _approval(view: TaskView, event: Json, data: Json) -> _Said:
+    id_ = one_line(str(data.get("approval_id", "")), 60)
     if event["type"] == "approval.requested":
-        return _Said(f"asks for approval: {one_line(str(data.get('action') or data.get('kind') or ''), 200)}", "warn")
-    return _Said(f"approval decided: {one_line(str(data.get('decision', '')), 40)}", role="user")
+        subject = data.get("subject")
+        subject = subject if isinstance(subject, dict) else {}
+        if data.get("kind") == "plan":
+            what, detail = f"plan, revision {one_line(str(subject.get('revision', '?')), 10)}", ""
+        else:
+            what, detail = describe_call(str(subject.get("tool", "?")), subject.get("arguments"))
+        view.waiting[id_] = what
+        why = [str(subject["reason"])] if subject.get("reason") else []
+        return _Said(
+            f"waits for approval: {what}", "warn", "\n".join([*lines_of(detail), *why, *how_to_decide(view, id_)])
+        )
+    what = view.waiting.get(id_, "")
+    if event["type"] == "approval.escalated":
+        return _Said(
+            f"still waits for approval, escalated: {what}", "warn", "\n".join(how_to_decide(view, id_)), PLATFORM
+        )
+    view.waiting.pop(id_, None)
+    decision = one_line(str(data.get("decision", "")), 40)
+    outcome = f" (counts as {one_line(str(data['outcome']), 20)})" if data.get("outcome") else ""
+    edited = ", with changes" if data.get("edited") else ""
+    role = "user" if data.get("decided_by") else PLATFORM
+    status = {"approved": "ok", "rejected": "bad"}.get(decision, "warn")
+    about = f": {what}" if what else ""
+    return _Said(f"approval {decision}{edited}{outcome}{about}", status, str(data.get("note") or ""), role)
 
 
-def _plan_decided(_view: TaskView, event: Json, _data: Json) -> _Said:
-    return _Said(f"plan {event['type'].removeprefix('plan.')}", role="user")
+def how_to_decide(view: TaskView, approval_id: str) -> list[str]:
+    """The commands that decide, a line each."""
+    lines = [
+        f"approve it: journeyman approve {approval_id}",
+        f'reject it:  journeyman reject {approval_id} --note "…"',
+    ]
+    if view.waiting.get(approval_id, "").startswith("plan,"):
+        lines.insert(0, f"look at it: journeyman plan {view.task_id}")
+    return lines
+
+
+def _plan_decided(_view: TaskView, event: Json, data: Json) -> _Said:
+    approved = event["type"] == "plan.approved"
+    role = "user" if data.get("decided_by") else PLATFORM
+    said = f"plan {event['type'].removeprefix('plan.')}"
+    return _Said(said, "ok" if approved else "warn", str(data.get("note") or ""), role)
 
 
 def _silent(_view: TaskView, _event: Json, _data: Json) -> None:
@@ -401,6 +445,7 @@ _TELLERS: Final[dict[str, _Teller]] = {
     "message.received": _steer,
     "message.delivered": _steer,
     "approval.requested": _approval,
+    "approval.escalated": _approval,
     "approval.decided": _approval,
     "budget.warned": _budget,
     "budget.exhausted": _budget,

@@ -31,6 +31,7 @@ class Options:
     budget_cost: float | None = None
     budget_time: str | None = None
     budget_steps: int | None = None
+    approval_policy: str | None = None
     exclude: Sequence[str] = field(default=())
     include_git: bool = False
 
@@ -52,6 +53,8 @@ def build(options: Options) -> Json:
         body["title"] = options.title
     if options.tier is not None:
         body["model_tier"] = options.tier
+    if options.approval_policy is not None:
+        body["approval_policy"] = _policy(options.approval_policy)
     if options.accept:
         body["acceptance"] = list(options.accept)
     if options.git is not None:
@@ -69,7 +72,7 @@ def build(options: Options) -> Json:
     return body
 
 
-def _read_file(path: Path) -> Json:
+def _read_file(path: Path, what: str = "the body of POST /v1/tasks") -> Json:
     try:
         text = sys.stdin.read() if str(path) == "-" else path.read_text(encoding="utf-8")
         found = json.loads(text)
@@ -78,7 +81,7 @@ def _read_file(path: Path) -> Json:
     except ValueError as error:
         raise CommandError(f"{path} is not valid JSON: {error}.") from None
     if not isinstance(found, dict):
-        raise CommandError(f"{path} must hold one JSON object, the body of POST /v1/tasks.")
+        raise CommandError(f"{path} must hold one JSON object, {what}.")
     return found
 
 
@@ -89,6 +92,18 @@ def _instruction(given: str) -> str:
         return sys.stdin.buffer.read().decode("utf-8")
     except UnicodeDecodeError as error:
         raise CommandError(f"The instruction on standard input is not UTF-8 (byte {error.start}).") from None
+
+
+def _policy(given: str) -> object:
+    """A word as it is; a JSON object, or the one in the file after ``@``."""
+    if given.startswith("@"):
+        return _read_file(Path(given[1:]), "an approval policy")
+    if not given.lstrip().startswith("{"):
+        return given
+    try:
+        return json.loads(given)
+    except ValueError as error:
+        raise CommandError(f"--approval-policy is neither a word nor valid JSON: {error}.") from None
 
 
 def _assignment(entry: str) -> tuple[str, str]:

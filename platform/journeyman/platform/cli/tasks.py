@@ -121,6 +121,8 @@ def _print_task(task: Json, view: TaskView, receipts: list[Json], artifacts: lis
     out.print(render.header(view))
     if view.replay:
         out.print(Text(f"▷ {REPLAY_BANNER}", style="yellow"))
+    for line in render.waiting_lines(view):
+        out.print(line)
     failure = task.get("failure")
     if isinstance(failure, dict):
         out.print(Text(f"{failure.get('code')}: " + "\n".join(lines_of(str(failure.get("message", "")))), style="red"))
@@ -160,6 +162,8 @@ def list_tasks(target: Target, *, state: str | None, limit: int, as_json: bool) 
             words = render.state_words(task["state"], task.get("verified"))
             if task.get("paused_reason"):
                 words += f" (paused: {task['paused_reason'].replace('_', ' ')})"
+            if task.get("waiting_for"):
+                words += " (waits for approval)"
             begun = moment(task.get("created_at"))
             age = duration(max(0.0, now - begun.timestamp())) if begun else "-"
             rows.append((str(task["id"]), words, age, one_line(str(task.get("title") or ""), 60)))

@@ -53,6 +53,8 @@ class TaskView:
     title: str = ""
     state: str = "queued"
     paused: str | None = None
+    waiting: dict[str, str] = field(default_factory=dict)
+    """Approvals that are pending: what each is about, by its id."""
     replay: bool = False
     started_at: str | None = None
     finished_at: str | None = None

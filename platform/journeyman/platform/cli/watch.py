@@ -110,7 +110,7 @@ def follow(
                 if event is not None:
                     screen.event(event, tell(view, event))
                     usage.after(event)
-                if stop_on_pause and view.paused and not view.ended:
+                if stop_on_pause and (view.paused or view.waiting) and not view.ended:
                     return view, Exit.UNFINISHED
         except KeyboardInterrupt:
             _say("No longer watching; the task goes on.", view)
