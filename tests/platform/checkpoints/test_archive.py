@@ -170,6 +170,109 @@ async def test_sparse_files_are_refused(snapshots: SnapshotStore, project_id: st
         await snapshots.from_archive(project_id, await sandbox.read_file("/tmp/a.tar"))
 
 
+def block(name: str, size: bytes, content: bytes = b"", kind: bytes = tarfile.REGTYPE) -> bytes:
+    """A member whose header says any size."""
+    info = tarfile.TarInfo(name)
+    info.type = kind
+    header = bytearray(info.tobuf(tarfile.USTAR_FORMAT)[:512])
+    header[124:136] = size
+    header[148:156] = b" " * 8
+    header[148:156] = b"%06o\0 " % sum(header)
+    return bytes(header) + content + bytes(-len(content) % 512)
+
+
+def octal(size: int) -> bytes:
+    return b"%011o\0" % size
+
+
+def binary(size: int) -> bytes:
+    """The other way to write a number, which can be negative."""
+    return (b"\xff" if size < 0 else b"\x80") + size.to_bytes(11, "big", signed=True)
+
+
+def extended(*records: tuple[str, str], kind: bytes = tarfile.XHDTYPE) -> bytes:
+    """A header of the pax format, for the member after it or, with another kind, for all."""
+    data = b""
+    for key, value in records:
+        rest = f" {key}={value}\n".encode()
+        length = len(rest)
+        while length != len(str(length)) + len(rest):
+            length = len(str(length)) + len(rest)
+        data += str(length).encode() + rest
+    return block("pax", octal(len(data)), data, kind)
+
+
+END = bytes(1024)
+
+
+@pytest.mark.parametrize("pack", [bytes, gzip.compress], ids=["tar", "gz"])
+@pytest.mark.parametrize(
+    ("data", "why"),
+    [
+        (block("f", binary(-1)) + END, "size is negative"),
+        (block("f", binary(-512)) + END, "size is negative"),
+        (block("d", binary(-(2**80)), kind=tarfile.DIRTYPE) + END, "negative"),
+        (block("l", binary(-1), kind=tarfile.SYMTYPE) + END, "negative"),
+        (extended(("size", "-1")) + block("f", octal(1), b"x") + END, "negative"),
+        (extended(("size", "-1024")) + block("f", octal(1), b"x") + END, "negative"),
+        (extended(("GNU.sparse.realsize", "-1")) + block("f", octal(1), b"x") + END, "negative"),
+        (extended(("size", "-1"), kind=tarfile.XGLTYPE) + block("f", octal(1), b"x") + END, "negative"),
+        (extended(("GNU.sparse.size", "9")) + block("f", octal(1), b"x") + END, "sparse"),
+        (extended(("GNU.sparse.realsize", "2000")) + block("f", octal(1), b"x") + block("g", octal(0)) + END, "size"),
+        (block("f", binary(2**80)) + END, "more than"),
+        (extended(("size", str(2**80))) + block("f", octal(1), b"x") + END, "more than"),
+        (extended(("comment", "x" * 2**20)) + block("f", octal(0)) + END, "headers"),
+        (extended(*((f"k{n}", "v") for n in range(1100)), kind=tarfile.XGLTYPE) + block("f", octal(0)) + END, "global"),
+        (extended(("comment", "x")) * 1500 + block("f", octal(0)) + END, "headers|recursion"),
+    ],
+    ids=range(15),
+)
+async def test_numbers_that_lie(snapshots: SnapshotStore, project_id: str, data: bytes, why: str, pack):
+    with pytest.raises(InvalidInput, match=why):
+        await snapshots.from_archive(project_id, pack(data))
+
+
+@pytest.mark.parametrize("kind", ["old", "new"])
+async def test_the_map_of_a_sparse_file_is_bounded(snapshots: SnapshotStore, project_id: str, kind: str):
+    """It is in memory before the file is refused for being sparse."""
+    if kind == "old":
+        header = bytearray(block("f", octal(0), kind=tarfile.GNUTYPE_SPARSE))
+        header[482] = 1
+        header[148:156] = b" " * 8
+        header[148:156] = b"%06o\0 " % sum(header)
+        more = (b"%011o\0%011o\0" % (1, 1)) * 21 + b"\1" + bytes(7)
+        data = bytes(header) + more * 4000
+    else:
+        records = (("GNU.sparse.major", "1"), ("GNU.sparse.minor", "0"), ("GNU.sparse.realsize", "1"))
+        map_ = b"1000000\n" + b"1\n" * 2_000_000
+        data = extended(*records) + block("f", octal(len(map_)), map_)
+    with pytest.raises(InvalidInput, match="headers"):
+        await snapshots.from_archive(project_id, gzip.compress(data + END))
+
+
+async def test_negative_sizes_do_not_make_room(snapshots: SnapshotStore, project_id: str):
+    limits = ArchiveLimits(max_bytes=1000)
+    data = block("a", binary(-(2**40))) + block("b", octal(1500), bytes(1500)) + END
+    with pytest.raises(InvalidInput, match="negative"):
+        await SnapshotStore(snapshots._store, archive_limits=limits).from_archive(project_id, data)
+
+
+async def test_what_tools_write_is_taken(snapshots: SnapshotStore, project_id: str, lease):
+    """Long names, extended headers, attributes, in every format that tar knows; and what git archive adds."""
+    sandbox = await lease()
+    long = "/".join(["d" * 90] * 3)
+    await shell(sandbox, f"mkdir -p {long}; seq 100000 > {long}/f; ln -s {long}/f l; touch -d 1960-01-01 {long}/f")
+    digests = set()
+    for form in ("gnu", "pax", "posix", "oldgnu"):
+        packed = await shell(sandbox, f"tar --format={form} -czf /tmp/{form}.tgz .")
+        assert packed.exit_code == 0
+        data = await sandbox.read_file(f"/tmp/{form}.tgz")
+        digests.add((await snapshots.from_archive(project_id, data)).digest)
+    assert len(digests) == 1
+    data = extended(("comment", "0" * 40), kind=tarfile.XGLTYPE) + block("f", octal(1), b"x") + END
+    assert (await snapshots.from_archive(project_id, data)).files == 1
+
+
 async def test_encrypted_zip_is_refused(snapshots: SnapshotStore, project_id: str):
     data = bytearray(zipped(("secret", b"x", 0)))
     for signature, offset in ((b"PK\x03\x04", 6), (b"PK\x01\x02", 8)):

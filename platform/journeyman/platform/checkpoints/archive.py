@@ -13,6 +13,7 @@ import tarfile
 import zipfile
 import zlib
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
@@ -25,6 +26,9 @@ from journeyman.platform.sandboxes.port import GIB, MIB, TreeEntry
 _CHUNK: Final = MIB
 _ROOT: Final = "workspace"
 _MAX_READ: Final = 8 * MIB
+_MAX_HEADERS: Final = MIB
+"""Bytes of all headers that belong to one member: long names, extended attributes, maps of sparse files."""
+_MAX_GLOBAL: Final = 1000
 _MAX_LINKS_FOLLOWED: Final = 40
 
 
@@ -58,8 +62,19 @@ class _Bounded(io.RawIOBase):
         self._packed = max(packed_bytes, 1)
         self._limits = limits
         self._given = 0
+        self._furthest = 0
+        self._headers: int | None = None
         self.last = b""
         """What was read last."""
+
+    @contextmanager
+    def in_headers(self) -> Iterator[None]:
+        """While headers are read, which are kept in memory, as a map of a sparse file is before it can be refused."""
+        self._headers = _MAX_HEADERS
+        try:
+            yield
+        finally:
+            self._headers = None
 
     def readable(self) -> bool:
         return True
@@ -71,14 +86,27 @@ class _Bounded(io.RawIOBase):
         if size < 0 or size > _MAX_READ:
             raise InvalidInput("the archive is refused: a header in it takes more than 8 MiB", code="bad_archive")
         data = self._source.read(size)
+        if self._headers is not None:
+            self._headers -= len(data)
+            if self._headers < 0:
+                raise InvalidInput(
+                    f"the archive is refused: the headers of a member in it take more than {_MAX_HEADERS} bytes",
+                    code="bad_archive",
+                )
         self._given += len(data)
+        self._furthest = max(self._furthest, self._source.tell())
         self.last = data
         # Headers and padding come on top of the files.
         _check_size(self._given - 2048 * self._limits.max_members, self._given, self._packed, self._limits)
         return data
 
     def seek(self, offset: int, whence: int = 0) -> int:
-        return self._source.seek(offset, whence)
+        """Forward, and one byte back: going back in compressed data costs as much as all that comes before it."""
+        if whence != io.SEEK_SET or offset < self._furthest - 1:
+            raise InvalidInput(
+                "the archive is refused: a member in it has another size than its headers say", code="bad_archive"
+            )
+        return self._source.seek(offset)
 
     def tell(self) -> int:
         return self._source.tell()
@@ -213,6 +241,7 @@ def unpack(data: bytes | Path, limits: ArchiveLimits) -> Iterator[Event]:
         ValueError,
         IndexError,
         OverflowError,
+        RecursionError,  # headers that each announce one more header
         OSError,
     ) as error:
         raise InvalidInput(
@@ -243,10 +272,20 @@ def _tar(file: IO[bytes], magic: bytes, size: int, members: _Members, limits: Ar
     else:
         source = file
     bounded = _Bounded(source, size, limits)
-    with tarfile.open(fileobj=bounded, mode="r:", errorlevel=2) as tar:
-        while (member := tar.next()) is not None:
+    with bounded.in_headers():  # it reads the first ones when it is opened
+        tar = tarfile.open(fileobj=bounded, mode="r:", errorlevel=2)  # noqa: SIM115  closed below
+    with tar:
+        while True:
+            with bounded.in_headers():
+                member = tar.next()
+            if member is None:
+                break
             tar.members.clear()  # type: ignore[attr-defined]  # they would all be kept
             name = member.name
+            if member.size < 0:
+                raise refused(name, "its size is negative")
+            if len(tar.pax_headers) > _MAX_GLOBAL:
+                raise refused(name, f"more than {_MAX_GLOBAL} global headers come before it")
             if member.isdir():
                 path = members.path(name, "directory")
                 if path is not None:
