@@ -101,7 +101,7 @@ class Leases:
             )
             leased_at = ended.scalar_one_or_none()
             if leased_at is not None:
-                await _charge(session, claim, lost_id, (now() - leased_at).total_seconds())
+                await _note_end(session, claim, lost_id, (now() - leased_at).total_seconds(), lost=True)
         newest = (
             await session.execute(
                 sa.select(SandboxLease.id, SandboxLease.generation, SandboxLease.state)
@@ -164,16 +164,29 @@ class Leases:
     async def _end(self, session: AsyncSession, lease: SandboxLease) -> None:
         lease.state = "released"
         lease.ended_at = moment = now()
-        seconds = (moment - lease.leased_at).total_seconds()
         claim = Claim(lease.project_id, lease.task_id, lease.purpose)
-        await _charge(session, claim, lease.id, seconds)
-        await append(
-            session,
-            lease.task_id,
-            EventType.SANDBOX_RELEASED,
-            {"sandbox_id": lease.id, "purpose": lease.purpose, "seconds": round(seconds, 3)},
-            step_key=f"{lease.id}:released",
-        )
+        await _note_end(session, claim, lease.id, (moment - lease.leased_at).total_seconds())
+
+
+async def _note_end(
+    session: AsyncSession, claim: Claim, sandbox_id: str, seconds: float, *, lost: bool = False
+) -> None:
+    """The end of a sandbox, in the ledger and in the log: of a lost one, when that was noticed."""
+    await _charge(session, claim, sandbox_id, seconds)
+    await append(
+        session,
+        claim.task_id,
+        EventType.SANDBOX_RELEASED,
+        {
+            "sandbox_id": sandbox_id,
+            "purpose": claim.purpose,
+            "seconds": round(seconds, 3),
+            **({"lost": True} if lost else {}),
+        },
+        thread_id=claim.thread_id,
+        subtask_id=claim.subtask_id,
+        step_key=f"{sandbox_id}:released",
+    )
 
 
 async def _live(session: AsyncSession, claim: Claim) -> SandboxLease | None:
