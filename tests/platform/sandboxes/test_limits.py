@@ -58,6 +58,7 @@ async def test_fork_bomb(sandbox: Sandbox):
         assert (await shell(sandbox, "echo here")).output == b"here\n"
         result = await running
     assert result.timed_out
+    assert result.pids_hit
     assert int((await shell(sandbox, "ls /proc | grep -c '^[0-9]'")).output) < 6
 
 
@@ -89,6 +90,16 @@ async def test_threads_count_as_well(sandbox: Sandbox):
         "stop.set()\n"
     )
     assert 10 < int((await python(sandbox, program)).output) < SMALL.pids
+
+
+async def test_running_out_of_processes_is_told(sandbox: Sandbox):
+    """With the command that ran into it, and with those beside it; not with later ones, nor well below the limit."""
+    beside = asyncio.create_task(shell(sandbox, "read -t 30 < <(sleep 30)", timeout_s=3))
+    fill = "for n in $(seq {}); do sleep 2 & done; wait"
+    assert (await shell(sandbox, fill.format(SMALL.pids // 2), timeout_s=20)).pids_hit is False
+    assert (await shell(sandbox, fill.format(SMALL.pids * 2), timeout_s=4)).pids_hit is True
+    assert (await beside).pids_hit is True or (await beside).duration_s < 2.5
+    assert (await shell(sandbox, "sleep 0.3")).pids_hit is False
 
 
 async def test_memory_hog(sandbox: Sandbox):
@@ -144,12 +155,13 @@ async def test_disk_fill(sandbox: Sandbox):
             sandbox, "head -c 1G /dev/zero > big; dd if=/dev/zero of=/tmp/more bs=1M count=1; df -k . | tail -1"
         )
     assert result.output.count(b"No space left") >= 1
+    assert result.disk_full
     assert not result.oom_killed
     used = int((await shell(sandbox, "du -sk /workspace | cut -f1")).output)
     assert used <= SMALL.disk_bytes // 1024
     # Everything writable shares the quota, also shared memory.
     assert (await shell(sandbox, "head -c 2M /dev/zero > /dev/shm/x")).exit_code != 0
-    await shell(sandbox, "rm big")
+    assert (await shell(sandbox, "rm big")).disk_full is False
     assert (await shell(sandbox, "head -c 2M /dev/zero > /dev/shm/x")).exit_code == 0
 
 
@@ -168,6 +180,7 @@ async def test_inode_fill(sandbox: Sandbox):
     number, count = map(int, result.output.split())
     assert number == 28
     assert count < 10_000
+    assert result.disk_full
     await shell(sandbox, "cd /tmp && ls | head -20 | xargs rm -f")
     await sandbox.write_file("/workspace/again", b"x")
 

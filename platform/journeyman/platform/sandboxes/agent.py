@@ -85,6 +85,7 @@ MAX_RUNNING: Final = 64
 KEPT_OUTPUT: Final = 64 * 1024 * 1024
 DRAIN_S: Final = 0.1
 GRACE_S: Final = 0.5
+LEFTOVER_S: Final = 1.0
 WATCH_S: Final = 0.1
 ROOTS: Final = ("workspace", "artifacts")
 MARKER: Final = "JOURNEYMAN_EXEC_ID"
@@ -262,6 +263,10 @@ class Exec:
         self.timed_out = False
         self.oom = False
         self.oom_mark = 0
+        self.pids_hit = False
+        self.disk_full = False
+        self.end_leftovers = False
+        self.leftovers = 0
         self.killing = False
         self.pipe = -1
         self.stdin_fd = -1
@@ -335,6 +340,13 @@ def exec_id_of(pid: int) -> str | None:
         if variable.startswith(key):
             return os.fsdecode(variable[len(key) :])
     return None
+
+
+def threads_of(pid: int) -> int:
+    try:
+        return len(os.listdir(f"/proc/{pid}/task"))
+    except OSError:
+        return 0
 
 
 def resident_bytes(pid: int) -> int:
@@ -438,6 +450,12 @@ class Files:
             kind = "is_a_directory" if stat.S_ISDIR(mode) else "not_a_file"
             raise OpError(f"file_{kind}", f"{path}: {'is a directory' if stat.S_ISDIR(mode) else 'not a regular file'}")
         return fd
+
+
+def disk_is_full() -> bool:
+    """Whether the file system behind all writable directories has no room for one more page, or file."""
+    status = os.statvfs("/workspace")
+    return status.f_bavail == 0 or status.f_favail == 0
 
 
 def search_files(start: str, pattern: str, glob: str | None, limit: int) -> None:
@@ -622,12 +640,15 @@ class Agent:
         self.config = config
         self.env: dict[str, str] = config["env"]
         self.memory_bytes = int(config["memory_bytes"])
+        self.pids = int(config["pids"])
         self.lease_end = time.monotonic() + float(config["lease_s"])
         self.files = Files(("/workspace", "/artifacts", "/tmp", config["home"]))  # noqa: S108  a private one
         self.tree = Tree()
         self.shell = next((path for path in ("/bin/bash", "/usr/bin/bash") if os.path.exists(path)), "/bin/sh")
         self.execs: dict[str, Exec] = {}
         self.by_pid: dict[int, Exec] = {}
+        self.tidied: set[Exec] = set()
+        """Commands that have ended, but not yet what they left behind."""
         self.internal = 0
         self.kept = 0
         self.finished: deque[Exec] = deque()
@@ -721,6 +742,7 @@ class Agent:
         if self.children and now >= self.next_watch:
             self.next_watch = now + WATCH_S
             self.watch_memory()
+            self.watch_pids()
 
     # tasks and connections
 
@@ -1006,7 +1028,15 @@ class Agent:
     def finish(self, command: Exec) -> None:
         if command.finished or command.exited_at is None or command.killing:
             return
+        if command.end_leftovers:
+            command.end_leftovers = False
+            if self.family(command):
+                command.killing = True
+                self.tidied.add(command)
+                self.start(self.end_leftovers(command))
+                return
         command.finished = True
+        command.disk_full = disk_is_full()
         command.ended = command.exited_at
         command.oom = command.oom or self.oom_kills() > command.oom_mark
         self.finished.append(command)
@@ -1048,6 +1078,17 @@ class Agent:
             command.killing = True
             command.deadline = float("inf")
             self.start(self.end_family(command))
+
+    def end_leftovers(self, command: Exec) -> Steps:
+        """End what a command left running, once it had a moment to end by itself: it may be writing a file."""
+        patience = time.monotonic() + LEFTOVER_S
+        members = self.family(command)
+        while members and time.monotonic() < patience:
+            yield time.monotonic() + 0.02
+            members = self.family(command)
+        command.leftovers = len(members)
+        yield from self.end_family(command)
+        self.tidied.discard(command)
 
     def end_family(self, command: Exec) -> Steps:
         """SIGTERM, grace, then stop everything before killing it, so that nothing can fork away meanwhile."""
@@ -1124,6 +1165,17 @@ class Agent:
             for command in self.by_pid.values():
                 command.oom = True
 
+    def watch_pids(self) -> None:
+        """Note with which commands the sandbox had all the processes and threads that it may have."""
+        if not self.by_pid and not self.tidied:
+            return
+        fd = self.config.get("pids_fd")
+        if fd is not None and int(os.pread(fd, 64, 0)) < self.pids:
+            return  # the group counts those outside of the sandbox, too, so that this alone says nothing
+        if 1 + sum(threads_of(pid) for pid in processes()) >= self.pids:  # this one counts, too
+            for command in (*self.by_pid.values(), *self.tidied):
+                command.pids_hit = True
+
     def require(self, exec_id: str) -> Exec:
         command = self.execs.get(exec_id)
         if command is None:
@@ -1143,6 +1195,9 @@ class Agent:
                 "signal": command.signal if command.finished else None,
                 "timed_out": command.timed_out,
                 "oom": command.oom,
+                "pids": command.pids_hit,
+                "disk": command.disk_full,
+                "leftovers": command.leftovers,
                 "head": len(head),
                 "tail": len(tail),
                 "total": command.total,
@@ -1218,6 +1273,7 @@ class Agent:
         self.execs[exec_id] = command
         if not header.get("background"):
             command.deadline = command.started + float(header["limit_s"])
+            command.end_leftovers = bool(header.get("end_leftovers"))
         return command
 
     def op_poll(self, connection: Connection, header: dict[str, Any], _payload: bytes) -> Steps:
@@ -1637,7 +1693,7 @@ def main() -> None:
     os.dup2(null, 0)
     os.dup2(null, 1)
     keep = {int(config["listen_fd"]), agent.epoll.fileno(), agent.wake_read, agent.wake_write}
-    keep |= {int(config[name]) for name in ("oom_fd", "stat_fd") if name in config}
+    keep |= {int(config[name]) for name in ("oom_fd", "stat_fd", "pids_fd") if name in config}
     for low, high in zip([2, *sorted(keep)], [*sorted(keep), 65536], strict=True):
         if low + 1 < high:  # closerange(0, 0) closes everything
             os.closerange(low + 1, high)

@@ -27,6 +27,7 @@ class ControlGroup:
     oom_file: str | None = None
     stat_file: str | None = None
     stat_key: str = ""
+    pids_file: str | None = None
 
     @property
     def joins(self) -> list[str]:
@@ -44,18 +45,21 @@ class Hierarchy:
     def create(self, name: str, limits: Limits) -> ControlGroup:
         """Make a group with these limits. Raises ``OSError``."""
         # Files of a sandbox are in memory and charged to it: the group may hold both.
-        memory = limits.memory_bytes + limits.disk_bytes
+        memory_bytes = limits.memory_bytes + limits.disk_bytes
         quota = max(1000, int(limits.cpus * _PERIOD_US))
         settings: dict[str, list[tuple[str, str]]]
         if self.version == 2:
             settings = {
-                "memory": [("memory.max", str(memory)), ("?memory.swap.max", "0")],
+                "memory": [("memory.max", str(memory_bytes)), ("?memory.swap.max", "0")],
                 "pids": [("pids.max", str(limits.pids + _SPARE_PIDS))],
                 "cpu": [("cpu.max", f"{quota} {_PERIOD_US}")],
             }
         else:
             settings = {
-                "memory": [("memory.limit_in_bytes", str(memory)), ("?memory.memsw.limit_in_bytes", str(memory))],
+                "memory": [
+                    ("memory.limit_in_bytes", str(memory_bytes)),
+                    ("?memory.memsw.limit_in_bytes", str(memory_bytes)),
+                ],
                 "pids": [("pids.max", str(limits.pids + _SPARE_PIDS))],
                 "cpu": [("cpu.cfs_period_us", str(_PERIOD_US)), ("cpu.cfs_quota_us", str(quota))],
             }
@@ -72,16 +76,12 @@ class Hierarchy:
                 except OSError:
                     if not optional:
                         raise
-        memory_directory = f"{self.parents['memory']}/{name}" if "memory" in self.parents else None
-        if memory_directory is None:
-            return ControlGroup(directories)
-        if self.version == 2:
-            return ControlGroup(
-                directories, f"{memory_directory}/memory.events", f"{memory_directory}/memory.stat", "anon"
-            )
-        return ControlGroup(
-            directories, f"{memory_directory}/memory.oom_control", f"{memory_directory}/memory.stat", "total_rss"
-        )
+        memory = f"{self.parents['memory']}/{name}" if "memory" in self.parents else None
+        pids = f"{self.parents['pids']}/{name}/pids.current" if "pids" in self.parents else None
+        if memory is None:
+            return ControlGroup(directories, pids_file=pids)
+        oom, key = ("memory.events", "anon") if self.version == 2 else ("memory.oom_control", "total_rss")
+        return ControlGroup(directories, f"{memory}/{oom}", f"{memory}/memory.stat", key, pids)
 
 
 def remove(directories: list[str]) -> None:

@@ -163,7 +163,10 @@ class LocalSandboxDriver:
                 log = os.open(directory / registry.LOG, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
                 handles += [ready_read, ready_write, info_read, info_write, log]
                 counters: dict[str, int] = {}
-                for key, path in (("oom_fd", group and group.oom_file), ("stat_fd", group and group.stat_file)):
+                watched = (
+                    {"oom_fd": group.oom_file, "stat_fd": group.stat_file, "pids_fd": group.pids_file} if group else {}
+                )
+                for key, path in watched.items():
                     if path:
                         counters[key] = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
                         handles.append(counters[key])
@@ -180,6 +183,7 @@ class LocalSandboxDriver:
                     "env": self._environment(spec),
                     "lease_s": spec.lease_s,
                     "memory_bytes": spec.limits.memory_bytes,
+                    "pids": spec.limits.pids,
                     "disk_bytes": spec.limits.disk_bytes,
                     "inodes": min(262_144, max(4_096, spec.limits.disk_bytes // 8192)),
                     "rlimits": enforcement.resource_limits(self._hierarchy, spec.limits),

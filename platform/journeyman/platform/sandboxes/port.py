@@ -54,7 +54,8 @@ class SandboxSpec:
 class ExecRequest:
     """A command for ``bash -c`` (``sh -c`` where there is no bash).
 
-    ``timeout_s`` bounds a foreground command; a background one runs until it is killed or the sandbox ends.
+    ``timeout_s`` bounds a foreground command; a background one runs until it is killed or the sandbox ends. With
+    ``end_leftovers``, processes that a foreground command leaves behind are ended with it, a second after it.
     """
 
     exec_id: str
@@ -63,6 +64,7 @@ class ExecRequest:
     env: Mapping[str, str] = field(default_factory=dict)
     timeout_s: float = 120.0
     background: bool = False
+    end_leftovers: bool = False
     output_limit: int = MIB
     stdin: bytes = b""
 
@@ -73,7 +75,9 @@ class ExecResult:
 
     Over ``output_limit`` the middle is left out, and a line in its place says how many bytes. ``exit_code`` is ``None``
     while the command runs and when a signal ended it; ``signal`` is that signal. ``oom_killed`` tells that a process of
-    the sandbox was killed for memory while this command ran. ``reattached`` tells that the command had been started by
+    the sandbox was killed for memory while this command ran, ``pids_hit`` that the sandbox had all the processes that it
+    may have, ``disk_full`` that its disk was full when the command ended. ``leftovers`` is the number of processes that
+    were ended because the command had left them behind. ``reattached`` tells that the command had been started by
     an earlier call with the same ``exec_id``.
     """
 
@@ -88,6 +92,9 @@ class ExecResult:
     duration_s: float
     running: bool
     reattached: bool
+    pids_hit: bool = False
+    disk_full: bool = False
+    leftovers: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -80,6 +80,7 @@ class AgentSandbox:
             env=dict(request.env),
             limit_s=request.timeout_s,
             background=request.background,
+            end_leftovers=request.end_leftovers,
             output_limit=request.output_limit,
             follow=on_output is not None,
         ) as call:
@@ -272,6 +273,9 @@ def _exec_result(exec_id: str, header: dict[str, Any], kept: bytes) -> ExecResul
         duration_s=float(header["duration"]),
         running=bool(header["running"]),
         reattached=bool(header["reattached"]),
+        pids_hit=bool(header["pids"]),
+        disk_full=bool(header["disk"]),
+        leftovers=int(header["leftovers"]),
     )
 
 

@@ -1,0 +1,67 @@
+"""Processes that a command leaves behind: ended with it where that is asked for, and told."""
+
+import pytest
+
+from journeyman.platform.sandboxes.port import Sandbox
+from support.sandboxes import shell, until
+
+
+async def running(sandbox: Sandbox, mark: str) -> int:
+    """How many processes have a word in their command line, the one that counts left out."""
+    listed = await shell(sandbox, f"grep -lsa {mark[0]}[{mark[1]}]{mark[2:]} /proc/[0-9]*/cmdline | wc -l")
+    return int(listed.output)
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        "sleep 987 &",
+        "sleep 987 & disown",
+        "nohup sleep 987 > /dev/null 2>&1 &",
+        "setsid sleep 987 > /dev/null 2>&1 < /dev/null &",
+        "(setsid sleep 987 &) > /dev/null 2>&1",
+        "env -i setsid bash -c 'trap \"\" TERM; sleep 987; sleep 987' > /dev/null 2>&1 &",
+    ],
+    ids=range(6),
+)
+async def test_leftovers_end_with_their_command(sandbox: Sandbox, command: str):
+    result = await shell(sandbox, f"{command}\necho started", end_leftovers=True)
+    assert (result.exit_code, result.output) == (0, b"started\n")
+    assert 1 <= result.leftovers <= 2
+    assert await running(sandbox, "sleep") == 0
+
+
+async def test_a_bomb_left_behind_ends(sandbox: Sandbox):
+    result = await shell(sandbox, ":(){ :|:& }; : & sleep 0.5", end_leftovers=True, timeout_s=20)
+    assert result.pids_hit
+    assert result.leftovers > 5 or result.timed_out
+    listed = await shell(sandbox, "set -- /proc/[0-9]*; echo $#")
+    assert int(listed.output) < 6
+
+
+async def test_what_is_about_to_end_may(sandbox: Sandbox):
+    """A file that is still being written when the shell has ended is written to its end."""
+    result = await shell(sandbox, "echo data > >(sleep 0.4; cat > file) 2> /dev/null", end_leftovers=True)
+    assert result.leftovers == 0
+    assert await sandbox.read_file("/workspace/file") == b"data\n"
+
+
+async def test_background_commands_keep_running(sandbox: Sandbox):
+    """Those beside a command, those that have turned into daemons, and those of a command that keeps its own."""
+    await shell(sandbox, "exec -a one sleep 987", background=True)
+    daemon = await shell(sandbox, "setsid bash -c 'exec -a two sleep 987' & sleep 0.2", background=True)
+    await until(lambda: _ended(sandbox, daemon.exec_id))
+    await shell(sandbox, "(exec -a three sleep 987) > /dev/null 2>&1 &")
+    result = await shell(sandbox, "(exec -a four sleep 987) & exit 3", end_leftovers=True)
+    assert (result.exit_code, result.leftovers) == (3, 1)
+    assert [await running(sandbox, name) for name in ("one", "two", "three", "four")] == [1, 1, 1, 0]
+
+
+async def _ended(sandbox: Sandbox, exec_id: str) -> bool:
+    return not (await sandbox.poll(exec_id)).running
+
+
+async def test_nothing_left_costs_no_time(sandbox: Sandbox):
+    result = await shell(sandbox, "sleep 0.2 & seq 3 | tail -1; wait", end_leftovers=True)
+    assert (result.output, result.leftovers) == (b"3\n", 0)
+    assert result.duration_s < 0.9
