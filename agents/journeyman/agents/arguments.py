@@ -36,7 +36,9 @@ class Shell(Arguments):
         f"Default {DEFAULT_TIMEOUT_S}.",
     )
     background: bool | None = Field(
-        default=None, description="Start it and return at once; it goes on running. Default false."
+        default=None,
+        description="Start it and return at once; it goes on running, and so does what it starts. For servers. "
+        "Default false.",
     )
 
 

@@ -40,7 +40,8 @@ TOOLS: Final[dict[str, Tool]] = {
         Tool(
             "shell",
             "Run a command with bash in the sandbox. Returns the exit code and the output, stdout and stderr together. "
-            "Each call is a new shell that starts in /workspace: `cd` and variables do not carry over, files do.",
+            "Each call is a new shell that starts in /workspace: `cd` and variables do not carry over, files do. "
+            "Processes that a command leaves running are ended when it ends, unless it was started with `background`.",
             arguments.Shell,
         ),
         Tool(

@@ -9,13 +9,17 @@ from journeyman.agents.output import DEFAULT_LIMIT, cut_output, output_range, re
 from journeyman.agents.tools import ParsedCall
 from journeyman.platform.kit.errors import JourneymanError
 from journeyman.platform.kit.object_store import digest_of
-from journeyman.platform.sandboxes.errors import SandboxLost, TooManyCommands
+from journeyman.platform.sandboxes.errors import SandboxFileError, SandboxLost, TooManyCommands
 from journeyman.platform.sandboxes.port import ExecRequest, ExecResult, FileInfo, Sandbox
 
 WORKSPACE: Final = "/workspace"
 MAX_EDIT_BYTES: Final = 8 * 1024 * 1024
 OUTPUT_LIMIT: Final = 8 * 1024 * 1024
 """Bytes of a command's output that are kept; of more, the middle is left out by the sandbox."""
+_DISK_FULL: Final = (
+    "The sandbox's disk is full: /workspace, /artifacts, /tmp and the home directory share it. Delete what is not "
+    "needed any more, with shell."
+)
 
 
 @dataclass
@@ -30,6 +34,8 @@ class ToolResult:
     data: dict[str, Any] = field(default_factory=dict)
     output: bytes | None = None
     ok: bool = True
+    limits: tuple[str, ...] = ()
+    """Limits of the sandbox that the call ran into: ``memory``, ``time``, ``pids``, ``disk``."""
 
 
 FetchOutput = Callable[[str], Awaitable[bytes | None]]
@@ -80,6 +86,9 @@ class ToolRunner:
         except JourneymanError as error:
             if error.retryable and not isinstance(error, TooManyCommands):
                 raise
+            if isinstance(error, SandboxFileError) and error.kind == "no_space":
+                text = f"Error: {error.message}; nothing was written. {_DISK_FULL}"
+                return ToolResult(text, {"error": error.code}, ok=False, limits=("disk",))
             return ToolResult(f"Error: {error.message}", {"error": error.code}, ok=False)
 
     async def _dispatch(self, given: object) -> ToolResult:
@@ -114,6 +123,7 @@ class ToolRunner:
                 cwd=WORKSPACE,
                 timeout_s=float(given.timeout_s or arguments.DEFAULT_TIMEOUT_S),
                 background=background,
+                end_leftovers=True,
                 output_limit=OUTPUT_LIMIT,
             )
         )
@@ -128,7 +138,10 @@ class ToolRunner:
             "output_bytes": result.total_bytes,
             "running": result.running,
             "reattached": result.reattached,
+            "leftovers": result.leftovers,
         }
+        for line in _remarks(result):
+            status += f"\n[{line}]"
         if result.running:
             status += f' It goes on in the background; read its output with read_output: output_id "{self._exec_id}".'
         text = f"{shown.text}\n{status}" if shown.text else status
@@ -137,6 +150,7 @@ class ToolRunner:
             data,
             output=result.output if shown.truncated else None,
             ok=result.exit_code == 0 or result.running,
+            limits=_limits(result),
         )
 
     async def _read_file(self, given: arguments.ReadFile) -> ToolResult:
@@ -250,3 +264,26 @@ def _status(result: ExecResult, given: arguments.Shell) -> str:
     if result.signal is not None:
         return f"[killed by signal {result.signal}]"
     return f"[exit code {result.exit_code}]"
+
+
+def _remarks(result: ExecResult) -> list[str]:
+    """What the agent has to know of the sandbox beside how the command ended."""
+    remarks = []
+    if result.leftovers:
+        number = "1 process" if result.leftovers == 1 else f"{result.leftovers} processes"
+        remarks.append(f"{number} left running by the command ended with it; background: true is for what is to go on")
+    if result.pids_hit:
+        remarks.append("the sandbox ran out of processes: all that it may have at once were in use")
+    if result.disk_full:
+        remarks.append(_DISK_FULL)
+    return remarks
+
+
+def _limits(result: ExecResult) -> tuple[str, ...]:
+    found = {
+        "memory": result.oom_killed,
+        "time": result.timed_out and not result.oom_killed,
+        "pids": result.pids_hit,
+        "disk": result.disk_full,
+    }
+    return tuple(limit for limit, hit in found.items() if hit)
