@@ -194,8 +194,9 @@ async def test_an_engine_that_does_not_count_is_estimated(client, engine, databa
 
 
 async def test_one_entry_a_request_id(client, database, project, model_request):
-    for attempt in (1, 2, 2):
-        await client.complete(model_request(identity=CallIdentity(project, "step", attempt)))
+    for number, attempt in enumerate((1, 2, 2)):
+        messages = [{"role": "user", "content": f"Question {number}"}]
+        await client.complete(model_request(identity=CallIdentity(project, "step", attempt), messages=messages))
     assert [(e.attempt, e.state) for e in await entries(database, project)] == [
         (1, "settled"),
         (2, "settled"),
@@ -257,7 +258,7 @@ async def test_a_budget_stops_the_call_before_it_is_sent(
     assert engine.requests == []
     [limit] = budget
     assert caught.value.details["limit"] == limit
-    assert caught.value.details["maximum"] == budget[limit]
+    assert caught.value.details["of"] == budget[limit]
     assert caught.value.details["spent"] == 0
     assert await entries(database, project) == []
     await set_budget(database, task, max_tokens=100_000, max_cost_usd=1000)

@@ -6,10 +6,11 @@ is billed), or *ambiguous* (a crash hid whether it was billed). An ambiguous ent
 reservation against the budget, until the call's true end becomes known after all.
 """
 
+import zlib
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
-from datetime import timedelta
+from datetime import date, datetime, timedelta
 from decimal import Decimal
 from typing import Any, Final, Literal
 
@@ -20,15 +21,21 @@ from sqlalchemy.exc import TimeoutError as PoolTimeout
 from journeyman.platform.inference.models import LedgerEntry
 from journeyman.platform.inference.port import TokenUsage
 from journeyman.platform.inference.pricing import PriceTable
-from journeyman.platform.inference.repository import Committed, LedgerRepository
+from journeyman.platform.inference.repository import LedgerRepository, Refusal
 from journeyman.platform.kit import clock
-from journeyman.platform.kit.database import Database, Json
+from journeyman.platform.kit.database import Database
 from journeyman.platform.kit.errors import BudgetExhausted, Conflict, NotFound, Unavailable
 from journeyman.platform.kit.ids import derived_id
 from journeyman.platform.kit.outages import database_unavailable
 
 ABANDONED_AFTER: Final = timedelta(hours=2)
 """Older reservations belong to a gateway that died: no call lasts as long."""
+ANSWERS_KEPT: Final = timedelta(hours=6)
+"""How long an answer waits for a caller who did not store it."""
+MAX_KEPT: Final = 16 * 1024 * 1024
+"""Bytes of an answer that are kept; of a larger one a repeated call is made again."""
+MAX_REPLAYS: Final = 5
+"""A caller who comes back more often does not understand the answer: it is asked for anew."""
 
 _NOTHING: Final = TokenUsage()
 
@@ -49,6 +56,13 @@ class LedgerCall:
     max_completion_tokens: int
     task_id: str | None = None
     thread_id: str | None = None
+    digest: str | None = None
+    """SHA-256 of the request, for calls whose answer is kept until the caller has stored it."""
+
+    @property
+    def conversation(self) -> str:
+        """Under what its answer is kept: the next answer to the same thread takes its place."""
+        return self.thread_id or self.step_key
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +70,16 @@ class Reservation:
     entry_id: str
     request_id: str
     call: LedgerCall
+    day: date
+    """On whose project account it is."""
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """An answer as the engine sent it."""
+
+    content_type: str
+    body: bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +92,8 @@ class ModelUsage:
     cached_tokens: int
     completion_tokens: int
     cost_usd: Decimal
+    unpriced_calls: int
+    """Calls that no price was known for: they cost something, or nothing, and the ledger does not know."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,48 +117,67 @@ class UsageTotals:
 
 
 class LedgerService:
-    """Each method is one transaction. A database that does not answer is :class:`Unavailable`."""
+    """Each method that writes does so in one statement. A database that does not answer is :class:`Unavailable`.
 
-    def __init__(self, database: Database, prices: PriceTable) -> None:
+    ``refuse_unpriced``: no call of a model without a price while a limit in dollars applies to it.
+    """
+
+    def __init__(self, database: Database, prices: PriceTable, *, refuse_unpriced: bool = False) -> None:
         self._database = database
         self._prices = prices
+        self._refuse_unpriced = refuse_unpriced
         self._live: set[str] = set()
 
-    async def reserve(self, call: LedgerCall) -> Reservation:
-        """Promise the call's estimated tokens and cost to it.
+    async def reserve(self, call: LedgerCall) -> Reservation | Answer:
+        """Promise the call's estimated tokens and cost to it, at every level of the budget tree.
 
         Open reservations of the step's earlier attempts become ambiguous. An attempt number that was used before is
-        replaced by the next free one, so that a step which is scheduled afresh is not stopped by its own past.
+        replaced by the next free one, so that a step which is scheduled afresh is not stopped by its own past. A step
+        whose very request was answered and paid before is answered with that: nothing is reserved.
 
-        Raises :class:`BudgetExhausted` (with ``limit``, ``spent``, ``reserved``, ``requested``, ``maximum``),
+        Raises :class:`BudgetExhausted` (with ``level``, ``limit``, ``spent``, ``requested``, ``of`` and ``period``),
         :class:`NotFound` for a task that the project does not have, :class:`Conflict` (retryable) while the very
         same attempt is still running.
         """
-        estimate = TokenUsage(prompt_tokens=call.prompt_tokens, completion_tokens=call.max_completion_tokens)
-        tokens = call.prompt_tokens + call.max_completion_tokens
-        cost = self._prices.cost(call.model, estimate)
-        async with self._transaction() as ledger:
-            if call.task_id is not None:
-                budget = await ledger.lock_budget(call.project_id, call.task_id)
-                if budget is None:
+        moment = clock.now()
+        values = self._values(call, moment)
+        async with self._ledger() as ledger:
+            reserved = await ledger.reserve(values)
+            if isinstance(reserved, Refusal) and reserved.name == "missing":
+                if not await ledger.open_accounts(call.project_id, call.task_id, moment.date()):
                     raise NotFound(f"This project has no task {call.task_id}.", code="task_not_found")
-                if budget.get("max_tokens") is not None or budget.get("max_cost_usd") is not None:
-                    _check_budget(budget, await ledger.committed(call.task_id), tokens, cost)
-            promised = {"state": "reserved", "reserved_tokens": tokens, "reserved_cost_usd": cost}
-            entry = {**_entry(call, call.attempt), **promised}
-            if not await ledger.insert(entry):
-                entry = {**_entry(call, await self._next_attempt(ledger, call)), **promised}
-                if not await ledger.insert(entry):
-                    raise _in_flight(call)
-        self._live.add(entry["request_id"])
-        return Reservation(entry["id"], entry["request_id"], call)
+                reserved = await ledger.reserve(values)
+            if reserved is None:
+                values |= _numbered(call, await self._next_attempt(ledger, call))
+                reserved = await ledger.reserve(values)
+            if isinstance(reserved, Refusal) and reserved.name == "stored":
+                answer = await self._stored(ledger, call)
+                if answer is not None:
+                    return answer
+                reserved = await ledger.reserve({**values, "request_digest": None})
+        if isinstance(reserved, Refusal):
+            raise _exhausted(reserved, call.model)
+        if reserved is None:
+            raise _in_flight(call)
+        self._live.add(values["request_id"])
+        return Reservation(reserved, values["request_id"], call, moment.date())
 
     async def settle(
-        self, reservation: Reservation, usage: TokenUsage, *, estimated: bool = False, seconds: float = 0.0
+        self,
+        reservation: Reservation,
+        usage: TokenUsage,
+        *,
+        estimated: bool = False,
+        seconds: float = 0.0,
+        answer: Answer | None = None,
     ) -> bool:
-        """Write down what the call used. False when it had been closed before; nothing is changed then."""
+        """Write down what the call used. False when it had been closed before; nothing is changed then.
+
+        The ``answer`` is kept for ``ANSWERS_KEPT``, or until the conversation's next one.
+        """
         cost = self._prices.cost(reservation.call.model, usage)
-        return await self._close(reservation, _closing("settled", usage, cost, estimated=estimated, seconds=seconds))
+        closing = _closing("settled", usage, cost, estimated=estimated, seconds=seconds)
+        return await self._close(reservation, closing, answer)
 
     async def release(self, reservation: Reservation) -> bool:
         """The engine did not take the call: it costs nothing."""
@@ -144,17 +189,48 @@ class LedgerService:
 
     async def mark_abandoned(self) -> int:
         """Make reservations ambiguous that a dead gateway left behind. Returns how many."""
-        async with self._transaction() as ledger:
+        async with self._ledger() as ledger:
             return await ledger.mark_abandoned(clock.now() - ABANDONED_AFTER)
+
+    async def drop_answers(self) -> int:
+        """Drop stored answers that nobody came back for. Returns how many."""
+        async with self._ledger() as ledger:
+            return await ledger.drop_answers(clock.now())
 
     async def usage_of_task(self, task_id: str) -> UsageTotals:
         """The caller has made sure that the task belongs to the project that asks."""
-        async with self._transaction() as ledger:
+        async with self._ledger() as ledger:
             return _totals(await ledger.totals(LedgerEntry.task_id == task_id))
 
     async def usage_of_project(self, project_id: str) -> UsageTotals:
-        async with self._transaction() as ledger:
+        async with self._ledger() as ledger:
             return _totals(await ledger.totals(LedgerEntry.project_id == project_id))
+
+    def _values(self, call: LedgerCall, moment: datetime) -> dict[str, Any]:
+        estimate = TokenUsage(prompt_tokens=call.prompt_tokens, completion_tokens=call.max_completion_tokens)
+        return {
+            **_numbered(call, call.attempt),
+            "project_id": call.project_id,
+            "task_id": call.task_id,
+            "thread_id": call.thread_id,
+            "step_key": call.step_key,
+            "request_digest": call.digest,
+            "conversation": call.conversation,
+            "max_replays": MAX_REPLAYS,
+            "kind": call.kind,
+            "model": call.model,
+            "priced": self._prices.price_of(call.model) is not None,
+            "refuse_unpriced": self._refuse_unpriced,
+            "tokens": call.prompt_tokens + call.max_completion_tokens,
+            "cost": self._prices.cost(call.model, estimate),
+            "day": moment.date(),
+            "time": moment,
+        }
+
+    async def _stored(self, ledger: LedgerRepository, call: LedgerCall) -> Answer | None:
+        assert call.digest is not None
+        found = await ledger.replay(call.project_id, call.conversation, call.step_key, call.digest)
+        return None if found is None else Answer(found.content_type, zlib.decompress(found.body))
 
     async def _next_attempt(self, ledger: LedgerRepository, call: LedgerCall) -> int:
         """The number for an attempt whose own number is taken."""
@@ -164,17 +240,35 @@ class LedgerService:
             raise _in_flight(call)
         return max(earlier, default=call.attempt) + 1
 
-    async def _close(self, reservation: Reservation, values: dict[str, Any]) -> bool:
-        async with self._transaction() as ledger:
-            closed = await ledger.close(reservation.entry_id, values)
+    async def _close(self, reservation: Reservation, closing: dict[str, Any], answer: Answer | None = None) -> bool:
+        call = reservation.call
+        values = {
+            **closing,
+            "id": reservation.entry_id,
+            "project_id": call.project_id,
+            "task_id": call.task_id,
+            "day": reservation.day,
+        }
+        kept: dict[str, Any] | None = None
+        if answer is not None and call.digest is not None and len(answer.body) <= MAX_KEPT:
+            kept = {
+                "conversation": call.conversation,
+                "step_key": call.step_key,
+                "request_digest": call.digest,
+                "content_type": answer.content_type,
+                "body": zlib.compress(answer.body, 1),
+                "expires_at": clock.now() + ANSWERS_KEPT,
+            }
+        async with self._ledger() as ledger:
+            closed = await ledger.close(values, kept)
         self._live.discard(reservation.request_id)
         return closed
 
     @asynccontextmanager
-    async def _transaction(self) -> AsyncIterator[LedgerRepository]:
+    async def _ledger(self) -> AsyncIterator[LedgerRepository]:
         try:
-            async with self._database.transaction() as session:
-                yield LedgerRepository(session)
+            async with self._database.connection() as connection:
+                yield LedgerRepository(connection)
         except (InterfaceError, OperationalError, PoolTimeout, OSError) as error:
             raise _database_down() from error
         except DBAPIError as error:
@@ -183,28 +277,43 @@ class LedgerService:
             raise
 
 
-def _check_budget(budget: Json, committed: Committed, tokens: int, cost: Decimal) -> None:
-    max_tokens = budget.get("max_tokens")
-    if max_tokens is not None and committed.tokens + tokens > int(max_tokens):
-        raise BudgetExhausted(
-            f"The task's budget of {max_tokens} tokens does not allow this call: {committed.tokens} are used or "
-            f"reserved, and the call may need {tokens}. Raise the budget's max_tokens to go on.",
-            limit="max_tokens",
-            maximum=int(max_tokens),
-            spent=committed.tokens,
-            requested=tokens,
-        )
-    max_cost = budget.get("max_cost_usd")
-    # A call without a price cannot make it worse, and is not stopped by a budget that money has used up.
-    if max_cost is not None and cost > 0 and committed.cost_usd + cost > Decimal(str(max_cost)):
-        raise BudgetExhausted(
-            f"The task's budget of ${max_cost} does not allow this call: ${committed.cost_usd:.4f} are spent or "
-            f"reserved, and the call may cost ${cost:.4f}. Raise the budget's max_cost_usd to go on.",
-            limit="max_cost_usd",
-            maximum=float(max_cost),
-            spent=float(committed.cost_usd),
-            requested=float(cost),
-        )
+def _exhausted(refusal: Refusal, model: str) -> BudgetExhausted:
+    whose = {"task": "The task's", "project": "The project's"}[refusal.level]
+    period = {"day": " a day", "month": " a month"}.get(refusal.period or "", "") if refusal.level == "project" else ""
+    maximum, spent, asked = refusal.maximum, refusal.spent, refusal.requested
+    limit = refusal.name
+    match refusal.name:
+        case "max_tokens":
+            said = (
+                f"{whose} budget of {maximum:f} tokens{period} does not allow this call: {spent:f} are used or "
+                f"reserved, and the call may need {asked:f}. Raise the budget's max_tokens to go on."
+            )
+        case "max_cost_usd":
+            said = (
+                f"{whose} budget of ${maximum:f}{period} does not allow this call: ${spent:.4f} are spent or "
+                f"reserved, and the call may cost ${asked:.4f}. Raise the budget's max_cost_usd to go on."
+            )
+        case "max_steps":
+            said = f"{whose} budget of {maximum:f} steps{period} is used up. Raise the budget's max_steps to go on."
+        case _:
+            limit = "max_cost_usd"
+            said = (
+                f"{whose} budget has a limit in dollars, and nobody knows what the model {model!r} costs. Give it a "
+                "price in the file that JOURNEYMAN_MODEL_PRICES names, or take the limit max_cost_usd away."
+            )
+    return BudgetExhausted(
+        said,
+        level=refusal.level,
+        limit=limit,
+        spent=_json_number(spent),
+        requested=_json_number(asked),
+        of=_json_number(maximum),
+        period=(refusal.period or "total") if refusal.level == "project" else "total",
+    )
+
+
+def _json_number(value: Decimal) -> int | float:
+    return int(value) if value == value.to_integral_value() else float(value)
 
 
 def _request_id(project_id: str, step_key: str, attempt: int) -> str:
@@ -212,29 +321,9 @@ def _request_id(project_id: str, step_key: str, attempt: int) -> str:
     return f"{project_id}/{step_key}/{attempt}"
 
 
-def _entry(call: LedgerCall, attempt: int) -> dict[str, Any]:
+def _numbered(call: LedgerCall, attempt: int) -> dict[str, Any]:
     request_id = _request_id(call.project_id, call.step_key, attempt)
-    return {
-        "id": derived_id("ledger_entry", request_id),
-        "project_id": call.project_id,
-        "task_id": call.task_id,
-        "thread_id": call.thread_id,
-        "request_id": request_id,
-        "step_key": call.step_key,
-        "attempt": attempt,
-        "kind": call.kind,
-        "model": call.model,
-        "estimated": False,
-        "reserved_tokens": 0,
-        "reserved_cost_usd": Decimal(0),
-        "prompt_tokens": 0,
-        "cached_tokens": 0,
-        "completion_tokens": 0,
-        "cost_usd": Decimal(0),
-        "seconds": Decimal(0),
-        "created_at": clock.now(),
-        "settled_at": None,
-    }
+    return {"id": derived_id("ledger_entry", request_id), "request_id": request_id, "attempt": attempt}
 
 
 def _closing(
@@ -251,7 +340,7 @@ def _closing(
         "prompt_tokens": usage.prompt_tokens,
         "cached_tokens": usage.cached_tokens,
         "completion_tokens": usage.completion_tokens,
-        "cost_usd": cost,
+        "cost": cost,
         "seconds": Decimal(f"{seconds:.3f}"),
         "settled_at": clock.now(),
     }
@@ -306,6 +395,7 @@ def _totals(rows: Sequence[sa.RowMapping]) -> UsageTotals:
                 cached_tokens=int(row["cached_tokens"]),
                 completion_tokens=int(row["completion_tokens"]),
                 cost_usd=row["cost_usd"],
+                unpriced_calls=row["unpriced"],
             )
             for row in settled
         ),

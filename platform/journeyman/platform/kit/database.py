@@ -10,7 +10,7 @@ import sqlalchemy as sa
 from sqlalchemy import event
 from sqlalchemy.dialects.postgresql import JSONB
 from sqlalchemy.exc import DisconnectionError
-from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession, async_sessionmaker, create_async_engine
+from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, AsyncSession, async_sessionmaker, create_async_engine
 from sqlalchemy.orm import DeclarativeBase
 
 Json = dict[str, Any]
@@ -63,6 +63,7 @@ class Database:
         # Foreign keys are resolved by name: every table must be known before the first statement, in every process.
         import_module("journeyman.platform.kit.tables")
         self.engine = engine
+        self._autocommit = engine.execution_options(isolation_level="AUTOCOMMIT")
         self._sessions = async_sessionmaker(engine, expire_on_commit=False)
 
     @asynccontextmanager
@@ -70,6 +71,12 @@ class Database:
         """A session whose work is committed at the end of the block, or rolled back if the block raises."""
         async with self._sessions() as session, session.begin():
             yield session
+
+    @asynccontextmanager
+    async def connection(self) -> AsyncIterator[AsyncConnection]:
+        """A connection on which every statement commits itself: no lock outlives it while this process is busy elsewhere."""
+        async with self._autocommit.connect() as connection:
+            yield connection
 
     async def close(self) -> None:
         await self.engine.dispose()

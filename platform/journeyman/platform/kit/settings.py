@@ -62,6 +62,8 @@ class Settings(BaseSettings):
     """Longest answer asked for."""
     model_prices: Path | None = None
     """JSON file with prices per million tokens by model; without one the bundled table."""
+    model_refuse_unpriced: bool = False
+    """Refuse models without a price to tasks and projects that have a limit in dollars; otherwise they count as free."""
     replay_url: str = "http://127.0.0.1:8702"
     """Where the replay engine listens: the gateway's upstream while there is no ``model_base_url``."""
     replay_scripts: Path | None = None

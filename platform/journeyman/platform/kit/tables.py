@@ -13,6 +13,7 @@ from journeyman.platform.plans import models as plans
 from journeyman.platform.sandboxes import models as sandboxes
 from journeyman.platform.steering import models as steering
 from journeyman.platform.tasks import models as tasks
+from journeyman.platform.tasks import wall_time
 from journeyman.platform.tenancy import models as tenancy
 from journeyman.platform.threads import models as threads
 from journeyman.platform.uploads import models as uploads
@@ -36,4 +37,5 @@ __all__ = [
     "tenancy",
     "threads",
     "uploads",
+    "wall_time",
 ]

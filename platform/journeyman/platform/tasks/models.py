@@ -1,8 +1,10 @@
 """Tasks and the keys under which they were submitted."""
 
 from datetime import datetime
+from decimal import Decimal
 
 import sqlalchemy as sa
+from sqlalchemy.dialects.postgresql import JSONB
 from sqlalchemy.orm import Mapped, mapped_column
 
 from journeyman.platform.kit.database import Base, Json
@@ -31,6 +33,8 @@ class Task(Base):
     """What the submitter calls ``metadata``."""
     state: Mapped[str]
     paused_reason: Mapped[str | None]
+    paused_detail: Mapped[Json | None] = mapped_column(JSONB(none_as_null=True))
+    """What the pause was for: of a budget ``{level, limit, spent, of, period}``."""
     waiting_for: Mapped[list[str]]
     verified: Mapped[bool | None]
     """Unknown until the task ends; then whether every acceptance command has a passing receipt."""
@@ -57,10 +61,18 @@ class Task(Base):
     updated_at: Mapped[datetime]
     started_at: Mapped[datetime | None]
     finished_at: Mapped[datetime | None]
+    worked_s: Mapped[Decimal] = mapped_column(sa.Numeric(14, 3), default=Decimal(0))
+    """Seconds that the task has worked, up to the last time it stopped; ``working_since`` begins the present stretch."""
+    working_since: Mapped[datetime | None]
+    """None while the task is queued, paused, waiting for approval, or has ended. See :mod:`.wall_time`."""
 
     __table_args__ = (
         sa.Index("ix_tasks_project_created", "project_id", "created_at", "id"),
         sa.Index("ix_tasks_state", "state"),
+        sa.Index("ix_tasks_working", "project_id", postgresql_where=sa.text("working_since IS NOT NULL")),
+        sa.Index(
+            "ix_tasks_paused", "project_id", "paused_reason", postgresql_where=sa.text("paused_reason IS NOT NULL")
+        ),
     )
 
 

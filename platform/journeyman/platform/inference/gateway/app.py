@@ -1,6 +1,7 @@
 """The gateway as a raw ASGI application, and how its parts are put together."""
 
 import asyncio
+import hashlib
 import time
 from contextlib import suppress
 from dataclasses import dataclass
@@ -179,6 +180,7 @@ class Gateway:
                     caller=caller,
                     headers=inject(),
                     received=received,
+                    digest=hashlib.sha256(data).hexdigest() if caller.internal else None,
                 )
             await forward(exchange, send, self._pool, self._settlements)
 
@@ -213,9 +215,10 @@ class Gateway:
         await respond_json(send, status, problem(error, request_id, status), extra)
 
     async def _sweep(self) -> None:
-        """Now and then, make reservations of dead gateways ambiguous."""
+        """Now and then, make reservations of dead gateways ambiguous, and drop answers that nobody came back for."""
         while True:
             with suppress(Unavailable):
+                await self._ledger.drop_answers()
                 abandoned = await self._ledger.mark_abandoned()
                 if abandoned:
                     _log.warning("ledger.abandoned", entries=abandoned)
@@ -228,7 +231,9 @@ def create_gateway(
     """Without ``check_key``, keys are looked up in the table of API keys."""
     return Gateway(
         database=database,
-        ledger=LedgerService(database, PriceTable.from_settings(settings)),
+        ledger=LedgerService(
+            database, PriceTable.from_settings(settings), refuse_unpriced=settings.model_refuse_unpriced
+        ),
         routing=routing if routing is not None else Routing.from_settings(settings),
         authentication=Authentication(
             settings.internal_secret.get_secret_value(), check_key if check_key is not None else api_key_check(database)

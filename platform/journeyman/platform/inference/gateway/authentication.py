@@ -34,6 +34,8 @@ class Caller:
     attempt: int
     task_id: str | None
     thread_id: str | None
+    internal: bool
+    """One of the platform's own processes, which names the step that the call belongs to."""
 
 
 class Authentication:
@@ -44,16 +46,19 @@ class Authentication:
     async def caller_of(self, headers: Headers) -> Caller:
         """Raises :class:`Unauthorized`, or :class:`InvalidInput` for headers that cannot be meant."""
         project_id = await self.check(headers)
-        if project_id is None:
+        internal = project_id is None
+        if internal:
             project_id = _header(headers, HEADER_PROJECT)
         if project_id is None:
             raise InvalidInput(f"A call of the platform's own needs the header {HEADER_PROJECT}.")
+        request_id = _header(headers, HEADER_REQUEST)
         return Caller(
             project_id=project_id,
-            request_id=_header(headers, HEADER_REQUEST) or new_id("request"),
+            request_id=request_id or new_id("request"),
             attempt=_attempt(_header(headers, HEADER_ATTEMPT)),
             task_id=_header(headers, HEADER_TASK),
             thread_id=_header(headers, HEADER_THREAD),
+            internal=internal and request_id is not None,
         )
 
     async def check(self, headers: Headers) -> str | None:

@@ -13,7 +13,7 @@ from journeyman.platform.inference.gateway.settlement import Settlements
 from journeyman.platform.inference.gateway.sse import StreamScanner, error_event, usage_of_completion
 from journeyman.platform.inference.gateway.upstream import EngineRefused, EngineSilent, EngineUnreachable, UpstreamPool
 from journeyman.platform.inference.gateway.wire import MAX_BODY, Send, problem, respond, start
-from journeyman.platform.inference.ledger import Kind, LedgerCall, Reservation
+from journeyman.platform.inference.ledger import Answer, Kind, LedgerCall, Reservation
 from journeyman.platform.inference.port import TokenUsage
 from journeyman.platform.kit.errors import Unavailable
 from journeyman.platform.kit.logging import get_logger
@@ -41,6 +41,8 @@ class Exchange:
     """For the engine, besides its own."""
     received: float
     """``time.perf_counter()`` when the whole request was there."""
+    digest: str | None = None
+    """Of the request, when its answer is to be kept until the caller has stored it."""
 
 
 async def forward(exchange: Exchange, send: Send, pool: UpstreamPool, settlements: Settlements) -> None:
@@ -48,6 +50,8 @@ async def forward(exchange: Exchange, send: Send, pool: UpstreamPool, settlement
 
     However it ends, by an error, by a caller who hangs up, or by this process going down, the reservation is closed.
     Errors that should become an error response are raised; nothing has been sent to the caller then.
+
+    A caller who died with the answer in its hands and comes back for it gets the same bytes again, without a call.
     """
     call = exchange.request
     reservation = await settlements.reserve(
@@ -61,8 +65,15 @@ async def forward(exchange: Exchange, send: Send, pool: UpstreamPool, settlement
             max_completion_tokens=call.max_completion_tokens,
             task_id=exchange.caller.task_id,
             thread_id=exchange.caller.thread_id,
+            digest=exchange.digest,
         )
     )
+    if isinstance(reservation, Answer):
+        metrics.REPLAYS.inc()
+        _log.info("model.answer_replayed", request_id=exchange.caller.request_id, task_id=exchange.caller.task_id)
+        headers = {"x-request-id": _header_value(exchange.caller), "x-journeyman-replayed": "true"}
+        await respond(send, 200, reservation.body, reservation.content_type, headers=headers)
+        return
     metrics.ADDED_SECONDS.observe(time.perf_counter() - exchange.received)
     await _Call(exchange, reservation, send, settlements).run(pool)
 
@@ -77,6 +88,7 @@ class _Call:
         self._settlements = settlements
         self._started = time.perf_counter()
         self._scanner = StreamScanner(hide_usage=exchange.request.hide_usage)
+        self._kept: list[bytes] = []
         self._open = True
 
     async def run(self, pool: UpstreamPool) -> None:
@@ -102,6 +114,7 @@ class _Call:
     async def _pass_stream(self, response: aiohttp.ClientResponse) -> None:
         scanner = self._scanner
         send = self._send
+        keep = self._exchange.digest is not None
         begun = False
         failure: str | None = None
         try:
@@ -115,6 +128,8 @@ class _Call:
                 if not begun:
                     begun = True
                     await self._begin(200, _STREAM_TYPE)
+                if keep:
+                    self._kept.append(events)
                 await send({"type": "http.response.body", "body": events, "more_body": True})
         except TimeoutError:
             failure = "fell silent"
@@ -123,7 +138,8 @@ class _Call:
         if failure is None and not scanner.whole:
             failure = "ended the stream without a finish reason"
         if failure is None:
-            await self._settle("ok", scanner.usage)
+            answer = Answer(_STREAM_TYPE, b"".join(self._kept)) if keep and not scanner.errored else None
+            await self._settle("ok", scanner.usage, answer=answer)
             if not begun:
                 await self._begin(200, _STREAM_TYPE)
             await send({"type": "http.response.body", "body": b""})
@@ -149,8 +165,9 @@ class _Call:
         if len(body) > MAX_BODY:
             await self._settle("broken", None)
             raise EngineBroke(f"The model's answer is larger than {MAX_BODY // (1024 * 1024)} MiB.", retryable=False)
-        await self._settle("ok", usage_of_completion(body), completion_bytes=len(body))
         content_type = response.headers.get("Content-Type", "application/json")
+        answer = Answer(content_type, body) if self._exchange.digest is not None else None
+        await self._settle("ok", usage_of_completion(body), completion_bytes=len(body), answer=answer)
         await respond(
             self._send, 200, body, content_type, headers={"x-request-id": _header_value(self._exchange.caller)}
         )
@@ -171,7 +188,9 @@ class _Call:
         metrics.CALLS.labels(self._exchange.kind, outcome).inc()
         return True
 
-    async def _settle(self, outcome: str, usage: TokenUsage | None, *, completion_bytes: int = 0) -> None:
+    async def _settle(
+        self, outcome: str, usage: TokenUsage | None, *, completion_bytes: int = 0, answer: Answer | None = None
+    ) -> None:
         if not self._close(outcome):
             return
         exchange = self._exchange
@@ -198,7 +217,7 @@ class _Call:
             completion_tokens=usage.completion_tokens,
             estimated=estimated,
         )
-        await self._settlements.settle(self._reservation, usage, estimated=estimated, seconds=seconds)
+        await self._settlements.settle(self._reservation, usage, estimated=estimated, seconds=seconds, answer=answer)
 
 
 def _header_value(caller: Caller) -> str:

@@ -24,6 +24,17 @@ ADDED_SECONDS: Final = Histogram(
     buckets=(0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 5),
     registry=REGISTRY,
 )
+REPLAYS: Final = Counter(
+    "journeyman_gateway_replayed_answers_total",
+    "Calls answered with what their step had paid for before, because the caller died before storing it.",
+    registry=REGISTRY,
+)
+UNPRICED: Final = Counter(
+    "journeyman_gateway_unpriced_calls_total",
+    "Calls of models that no price is known for.",
+    ["kind"],
+    registry=REGISTRY,
+)
 UNSETTLED: Final = Gauge(
     "journeyman_gateway_unsettled", "Ended calls not yet written to the ledger.", registry=REGISTRY
 )

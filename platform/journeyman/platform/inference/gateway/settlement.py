@@ -5,7 +5,7 @@ from collections.abc import Callable, Coroutine
 from typing import Any, Final
 
 from journeyman.platform.inference.gateway.metrics import UNSETTLED
-from journeyman.platform.inference.ledger import LedgerCall, LedgerService, Reservation
+from journeyman.platform.inference.ledger import Answer, LedgerCall, LedgerService, Reservation
 from journeyman.platform.inference.port import TokenUsage
 from journeyman.platform.kit.errors import Unavailable
 from journeyman.platform.kit.logging import get_logger
@@ -24,7 +24,7 @@ class Settlements:
         self._ledger = ledger
         self._running: set[asyncio.Task[None]] = set()
 
-    async def reserve(self, call: LedgerCall) -> Reservation:
+    async def reserve(self, call: LedgerCall) -> Reservation | Answer:
         """As :meth:`LedgerService.reserve`; when the caller hangs up meanwhile, the reservation is released."""
         task = asyncio.create_task(self._ledger.reserve(call))
         try:
@@ -34,9 +34,17 @@ class Settlements:
             raise
 
     async def settle(
-        self, reservation: Reservation, usage: TokenUsage, *, estimated: bool = False, seconds: float = 0.0
+        self,
+        reservation: Reservation,
+        usage: TokenUsage,
+        *,
+        estimated: bool = False,
+        seconds: float = 0.0,
+        answer: Answer | None = None,
     ) -> None:
-        await self._finish(lambda: self._ledger.settle(reservation, usage, estimated=estimated, seconds=seconds))
+        await self._finish(
+            lambda: self._ledger.settle(reservation, usage, estimated=estimated, seconds=seconds, answer=answer)
+        )
 
     async def release(self, reservation: Reservation) -> None:
         await self._finish(lambda: self._ledger.release(reservation))
@@ -80,7 +88,10 @@ class Settlements:
                 await asyncio.sleep(pause)
                 pause = min(pause * 2, _LONGEST_PAUSE_S)
 
-    async def _release_late(self, task: "asyncio.Task[Reservation]") -> None:
+    async def _release_late(self, task: "asyncio.Task[Reservation | Answer]") -> None:
         await asyncio.wait({task})
-        if not task.cancelled() and task.exception() is None:
-            await self._persist(lambda: self._ledger.release(task.result()))
+        if task.cancelled() or task.exception() is not None:
+            return
+        reservation = task.result()
+        if isinstance(reservation, Reservation):
+            await self._persist(lambda: self._ledger.release(reservation))
