@@ -13,6 +13,7 @@ from journeyman.platform.api.requests import BodyLimit, RequestContext
 from journeyman.platform.api.resources import Resources
 from journeyman.platform.approvals.endpoints import router as approvals
 from journeyman.platform.artifacts.endpoints import router as artifacts
+from journeyman.platform.budgets.endpoints import router as budgets
 from journeyman.platform.checkpoints.endpoints import router as checkpoints
 from journeyman.platform.checkpoints.snapshots import SnapshotStore
 from journeyman.platform.events.endpoints import router as events
@@ -70,7 +71,7 @@ def create_app(settings: Settings) -> FastAPI:
     )
     app.state.settings = settings
     v1 = APIRouter(prefix="/v1", responses=problems.RESPONSES)
-    for router in (tasks, plans, approvals, events, checkpoints, artifacts, inference, uploads, tenancy):
+    for router in (tasks, plans, approvals, events, checkpoints, artifacts, inference, budgets, uploads, tenancy):
         v1.include_router(router)
     app.include_router(v1)
     app.include_router(health.router)

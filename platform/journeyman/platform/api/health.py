@@ -14,10 +14,11 @@ from pydantic import BaseModel
 from journeyman.platform.api.dependencies import InternalDep, ResourcesDep
 from journeyman.platform.api.resources import Resources
 from journeyman.platform.approvals.repository import pending_by_kind
+from journeyman.platform.inference.models import LedgerEntry
 from journeyman.platform.kit.errors import Unavailable
-from journeyman.platform.kit.metrics import APPROVALS_PENDING, TASKS, metrics_page
+from journeyman.platform.kit.metrics import APPROVALS_PENDING, LEDGER_AMBIGUOUS, TASKS, TASKS_PAUSED, metrics_page
 from journeyman.platform.outbox import repository as outbox
-from journeyman.platform.tasks.contract import TaskState
+from journeyman.platform.tasks.contract import PAUSE_REASONS, TaskState
 from journeyman.platform.tasks.models import Task
 
 CHECK_TIMEOUT_S: Final = 2.0
@@ -126,6 +127,18 @@ async def _count(resources: Resources) -> None:
         rows = await session.execute(sa.select(Task.state, sa.func.count().label("tasks")).group_by(Task.state))
         counts = {row.state: row.tasks for row in rows}
         pending = await pending_by_kind(session)
+        paused = await session.execute(
+            sa.select(Task.paused_reason, sa.func.count().label("tasks"))
+            .where(Task.paused_reason.is_not(None))
+            .group_by(Task.paused_reason)
+        )
+        waiting = {row.paused_reason: row.tasks for row in paused}
+        ambiguous = await session.scalar(
+            sa.select(sa.func.count()).select_from(LedgerEntry).where(LedgerEntry.state == "ambiguous")
+        )
+    for reason in PAUSE_REASONS:
+        TASKS_PAUSED.labels(reason).set(waiting.get(reason, 0))
+    LEDGER_AMBIGUOUS.set(ambiguous or 0)
     for kind in ("plan", "tool_call"):
         APPROVALS_PENDING.labels(kind).set(pending.get(kind, 0))
     for state in TaskState:

@@ -1,6 +1,6 @@
 """Making checkpoints."""
 
-from typing import Any, Final
+from typing import Final
 
 import sqlalchemy as sa
 from sqlalchemy.dialects.postgresql import insert
@@ -9,7 +9,6 @@ from sqlalchemy.ext.asyncio import AsyncSession
 from journeyman.platform.checkpoints.models import SnapshotRow
 from journeyman.platform.events.log import append
 from journeyman.platform.events.types import EventType
-from journeyman.platform.inference.models import LedgerEntry
 from journeyman.platform.kit.errors import Conflict
 from journeyman.platform.kit.ids import derived_id
 
@@ -22,19 +21,6 @@ async def note_snapshot(session: AsyncSession, project_id: str, digest: str, fil
     )
 
 
-async def ledger_totals(session: AsyncSession, task_id: str) -> dict[str, Any]:
-    """What the task has spent so far: tokens, and dollars as a decimal string."""
-    tokens, cost = (
-        await session.execute(
-            sa.select(
-                sa.func.coalesce(sa.func.sum(LedgerEntry.prompt_tokens + LedgerEntry.completion_tokens), 0),
-                sa.func.coalesce(sa.func.sum(LedgerEntry.cost_usd), 0),
-            ).where(LedgerEntry.task_id == task_id)
-        )
-    ).one()
-    return {"tokens": int(tokens), "cost_usd": str(cost)}
-
-
 _CREATE: Final = sa.text(
     """
     INSERT INTO checkpoints (id, project_id, task_id, event_seq, thread_id, thread_cursors, thread_state, plan_revision, snapshot,
@@ -45,10 +31,10 @@ _CREATE: Final = sa.text(
         coalesce((SELECT jsonb_build_object('segment', segment, 'segment_start', segment_start, 'inbox_seq', inbox_seq,
             'acted_seq', acted_seq, 'base_snapshot', base_snapshot) FROM threads WHERE id = :thread_id), '{}'),
         :plan_revision, :snapshot, task.head_snapshot, task.epoch, :submitted,
-        (SELECT jsonb_build_object('tokens', coalesce(sum(prompt_tokens + completion_tokens), 0),
-            'cost_usd', coalesce(sum(cost_usd), 0)::text, 'steps', count(DISTINCT step_key) FILTER (WHERE kind = 'model'),
-            'wall_s', coalesce(extract(epoch FROM now() - task.started_at), 0)::bigint)
-            FROM ledger_entries WHERE task_id = :task_id),
+        coalesce((SELECT jsonb_build_object('tokens', tokens, 'cost_usd', cost_usd::text, 'steps', steps)
+            FROM budget_accounts WHERE scope = :task_id AND day = DATE 'epoch'),
+            '{"tokens": 0, "cost_usd": "0", "steps": 0}') || jsonb_build_object('wall_s',
+            (task.worked_s + coalesce(extract(epoch FROM now() - task.working_since), 0))::bigint),
         :step_key, now() FROM tasks AS task WHERE task.id = :task_id
         AND NOT EXISTS (SELECT 1 FROM threads WHERE id = :thread_id AND superseded_at IS NOT NULL)
     RETURNING id

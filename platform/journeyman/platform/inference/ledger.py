@@ -18,6 +18,7 @@ import sqlalchemy as sa
 from sqlalchemy.exc import DBAPIError, InterfaceError, OperationalError
 from sqlalchemy.exc import TimeoutError as PoolTimeout
 
+from journeyman.platform.budgets.standing import EPOCH, number
 from journeyman.platform.inference.models import LedgerEntry
 from journeyman.platform.inference.port import TokenUsage
 from journeyman.platform.inference.pricing import PriceTable
@@ -135,7 +136,7 @@ class LedgerService:
         replaced by the next free one, so that a step which is scheduled afresh is not stopped by its own past. A step
         whose very request was answered and paid before is answered with that: nothing is reserved.
 
-        Raises :class:`BudgetExhausted` (with ``level``, ``limit``, ``spent``, ``requested``, ``of`` and ``period``),
+        Raises :class:`BudgetExhausted` (with ``level``, ``limit``, ``spent``, ``requested``, ``of``, ``period`` and ``since``),
         :class:`NotFound` for a task that the project does not have, :class:`Conflict` (retryable) while the very
         same attempt is still running.
         """
@@ -305,15 +306,17 @@ def _exhausted(refusal: Refusal, model: str) -> BudgetExhausted:
         said,
         level=refusal.level,
         limit=limit,
-        spent=_json_number(spent),
-        requested=_json_number(asked),
-        of=_json_number(maximum),
-        period=(refusal.period or "total") if refusal.level == "project" else "total",
+        spent=number(spent),
+        requested=number(asked),
+        of=number(maximum),
+        **_period(refusal),
     )
 
 
-def _json_number(value: Decimal) -> int | float:
-    return int(value) if value == value.to_integral_value() else float(value)
+def _period(refusal: Refusal) -> dict[str, str]:
+    if refusal.level == "project" and refusal.since is not None:
+        return {"period": refusal.period or "total", "since": refusal.since.isoformat()}
+    return {"period": "total", "since": EPOCH.isoformat()}
 
 
 def _request_id(project_id: str, step_key: str, attempt: int) -> str:

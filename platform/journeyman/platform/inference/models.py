@@ -44,6 +44,7 @@ class LedgerEntry(Base):
         sa.Index("ix_ledger_entries_task", "task_id", "created_at"),
         sa.Index("ix_ledger_entries_project", "project_id", "created_at"),
         sa.Index("ix_ledger_entries_step", "step_key"),
+        sa.Index("ix_ledger_entries_ambiguous", "id", postgresql_where=sa.text("state = 'ambiguous'")),
     )
 
 

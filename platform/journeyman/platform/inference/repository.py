@@ -24,6 +24,9 @@ class Refusal:
     requested: Decimal
     maximum: Decimal
     period: str | None
+    """Of a project's budget; None means for good."""
+    since: date | None
+    """Its first day."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +49,7 @@ class LedgerRepository:
         """
         row = (await self._connection.execute(statements.RESERVE, values)).one()
         if row.name is not None:
-            return Refusal(row.level, row.name, row.spent, row.requested, row.maximum, row.period)
+            return Refusal(row.level, row.name, row.spent, row.requested, row.maximum, row.period, row.since)
         entry_id: str | None = row.id
         return entry_id
 

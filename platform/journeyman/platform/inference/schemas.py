@@ -1,7 +1,10 @@
 """Usage and models as the API shows them."""
 
+from collections.abc import Sequence
+
 from pydantic import BaseModel
 
+from journeyman.platform.budgets.schemas import BudgetView
 from journeyman.platform.inference.ledger import UsageTotals
 
 
@@ -14,6 +17,8 @@ class ModelUsageView(BaseModel):
     cached_tokens: int
     completion_tokens: int
     cost_usd: str
+    price_known: bool
+    """False when no price matched the model: its cost of 0 then means that nobody knows it."""
 
 
 class OpenUsage(BaseModel):
@@ -39,11 +44,17 @@ class UsageView(BaseModel):
     sandbox_seconds: float
     reserved: OpenUsage
     ambiguous: OpenUsage
+    price_known: bool
+    """False when ``cost_usd`` leaves out calls of models without a price; ``models`` says which."""
     models: list[ModelUsageView]
+    budgets: list[BudgetView]
+    """Spent and limits at each level: of the task, if it is one's usage, and of the project."""
 
     @classmethod
-    def of(cls, totals: UsageTotals) -> "UsageView":
+    def of(cls, totals: UsageTotals, budgets: Sequence[BudgetView]) -> "UsageView":
         return cls(
+            price_known=not any(each.unpriced_calls for each in totals.by_model),
+            budgets=list(budgets),
             calls=totals.calls,
             estimated_calls=totals.estimated_calls,
             tokens=totals.prompt_tokens + totals.completion_tokens,
@@ -70,6 +81,7 @@ class UsageView(BaseModel):
                     cached_tokens=each.cached_tokens,
                     completion_tokens=each.completion_tokens,
                     cost_usd=f"{each.cost_usd:f}",
+                    price_known=each.unpriced_calls == 0,
                 )
                 for each in totals.by_model
             ],

@@ -155,7 +155,8 @@ RESERVE: Final = _prepared(
         WHERE (account.scope = :task_id AND account.day = DATE 'epoch')
             OR (account.scope = :project_id AND account.day = :day)
     )
-    SELECT (SELECT id FROM entry) AS id, refusal.*, (SELECT budget->>'period' FROM project) AS period
+    SELECT (SELECT id FROM entry) AS id, refusal.*, (SELECT budget->>'period' FROM project) AS period,
+        (SELECT since FROM project) AS since
     FROM (SELECT 1) AS one LEFT JOIN refusal ON true
     """,
     "project_id",

@@ -45,6 +45,32 @@ EVENTS_APPENDED: Final = Counter(
 TASK_TRANSITIONS: Final = Counter(
     "journeyman_task_transitions_total", "Tasks that entered a state.", ["state"], registry=REGISTRY
 )
+TASK_PAUSES: Final = Counter(
+    "journeyman_task_pauses_total", "Tasks that began to wait, by what for.", ["reason"], registry=REGISTRY
+)
+TASKS_PAUSED: Final = Gauge(
+    "journeyman_tasks_paused", "Tasks that wait, by what for, as last counted.", ["reason"], registry=REGISTRY
+)
+BUDGET_WARNED: Final = Counter(
+    "journeyman_budget_warnings_total",
+    "Limits of which 80 % were used; level is task or project.",
+    ["level", "limit"],
+    registry=REGISTRY,
+)
+BUDGET_EXHAUSTED: Final = Counter(
+    "journeyman_budget_exhausted_total", "Tasks stopped at a limit.", ["level", "limit"], registry=REGISTRY
+)
+BREAKER_TRIPS: Final = Counter(
+    "journeyman_circuit_breaker_trips_total",
+    "Tasks stopped for going round in circles, by what was noticed.",
+    ["kind"],
+    registry=REGISTRY,
+)
+LEDGER_AMBIGUOUS: Final = Gauge(
+    "journeyman_ledger_ambiguous_entries",
+    "Calls of which a crash has hidden whether they were billed, as last counted.",
+    registry=REGISTRY,
+)
 TASKS: Final = Gauge("journeyman_tasks", "Tasks by state, as last counted.", ["state"], registry=REGISTRY)
 MODEL_CALLS: Final = Counter(
     "journeyman_model_calls_total",

@@ -26,6 +26,9 @@ TERMINAL: Final = frozenset({TaskState.SUCCEEDED, TaskState.FAILED, TaskState.ER
 
 _ENDS: Final = frozenset({TaskState.FAILED, TaskState.ERRORED, TaskState.CANCELLED})
 
+PAUSE_REASONS: Final = ("user", "budget", "circuit_breaker", "model_unavailable")
+"""What a task can wait for beside its state."""
+
 TRANSITIONS: Final[dict[TaskState, frozenset[TaskState]]] = {
     TaskState.QUEUED: frozenset({TaskState.PREPARING, TaskState.PLANNING, TaskState.RUNNING}) | _ENDS,
     TaskState.PREPARING: frozenset({TaskState.PLANNING}) | _ENDS,

@@ -11,7 +11,7 @@ from journeyman.platform.events.log import append, known
 from journeyman.platform.events.types import EventType
 from journeyman.platform.kit.clock import now
 from journeyman.platform.kit.errors import Conflict, NotFound
-from journeyman.platform.kit.metrics import TASK_TRANSITIONS, count_after_commit
+from journeyman.platform.kit.metrics import TASK_PAUSES, TASK_TRANSITIONS, count_after_commit
 from journeyman.platform.tasks.contract import TERMINAL, TRANSITIONS, TaskState
 from journeyman.platform.tasks.models import Task
 
@@ -75,6 +75,7 @@ async def transition(
     moment = now()
     if task.paused_reason is not None and to in TERMINAL:
         task.paused_reason = None
+        task.paused_detail = None
     if to in TERMINAL:
         await withdraw(session, task, "cancelled" if to == TaskState.CANCELLED else "ended")
     await append(
@@ -105,6 +106,8 @@ async def pause(session: AsyncSession, task_id: str, reason: str, data: dict[str
     if TaskState(task.state) in TERMINAL or task.paused_reason == reason:
         return False
     task.paused_reason = reason
+    task.paused_detail = data or None
+    count_after_commit(session, TASK_PAUSES, reason)
     await append(session, task_id, EventType.TASK_PAUSED, {"reason": reason, **(data or {})})
     return True
 
@@ -116,5 +119,6 @@ async def resume(session: AsyncSession, task_id: str, *, only_reason: str | None
     if reason is None or TaskState(task.state) in TERMINAL or only_reason not in {None, reason}:
         return False
     task.paused_reason = None
+    task.paused_detail = None
     await append(session, task_id, EventType.TASK_RESUMED, {"reason": reason})
     return True

@@ -190,6 +190,8 @@ class TaskSummary(BaseModel):
     title: str
     state: TaskState
     paused_reason: str | None
+    paused_detail: Json | None
+    """What the pause is for: of a budget ``{level, limit, spent, of, period, detail}``."""
     waiting_for: list[str]
     verified: bool | None
     failure: Json | None
@@ -256,6 +258,7 @@ def _common(task: Task) -> dict[str, Any]:
         "title": task.title,
         "state": task.state,
         "paused_reason": task.paused_reason,
+        "paused_detail": task.paused_detail,
         "waiting_for": task.waiting_for,
         "verified": task.verified,
         "failure": task.failure,

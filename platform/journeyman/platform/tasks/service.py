@@ -186,7 +186,8 @@ async def resume(session: AsyncSession, project_id: str, task_id: str) -> Task:
 
 
 async def change_budget(session: AsyncSession, project_id: str, task_id: str, changes: Budget) -> Task:
-    """Set the limits that ``changes`` names; null takes one away. A task that waits for its budget goes on.
+    """Set the limits that ``changes`` names; null takes one away. A task that waits for its budget goes on; one that waits
+    at a limit of its project does not.
 
     Raises :class:`Conflict` for a task that has ended.
     """
@@ -197,7 +198,8 @@ async def change_budget(session: AsyncSession, project_id: str, task_id: str, ch
     if budget != task.budget:
         task.budget = budget
         await append(session, task_id, EventType.BUDGET_CHANGED, {"budget": budget})
-    if await lifecycle.resume(session, task_id, only_reason="budget"):
+    waits_for_project = (task.paused_detail or {}).get("level") == "project"
+    if not waits_for_project and await lifecycle.resume(session, task_id, only_reason="budget"):
         await outbox.enqueue_signal(session, project_id, task_id, SIGNAL_RESUME)
     return await _refreshed(session, task)
 
@@ -255,6 +257,7 @@ def _new_task(task_id: str, project_id: str, body: SubmitTask) -> Task:
         labels=body.metadata,
         state=TaskState.QUEUED.value,
         paused_reason=None,
+        paused_detail=None,
         waiting_for=[],
         verified=None,
         failure=None,
@@ -273,4 +276,5 @@ def _new_task(task_id: str, project_id: str, body: SubmitTask) -> Task:
         updated_at=moment,
         started_at=None,
         finished_at=None,
+        working_since=None,
     )
