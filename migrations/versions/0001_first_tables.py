@@ -58,6 +58,13 @@ def upgrade() -> None:
         sa.PrimaryKeyConstraint("id", name=op.f("pk_ledger_entries")),
         sa.UniqueConstraint("request_id", name=op.f("uq_ledger_entries_request_id")),
     )
+    op.create_index(
+        "ix_ledger_entries_ambiguous",
+        "ledger_entries",
+        ["id"],
+        unique=False,
+        postgresql_where=sa.text("state = 'ambiguous'"),
+    )
     op.create_index("ix_ledger_entries_project", "ledger_entries", ["project_id", "created_at"], unique=False)
     op.create_index("ix_ledger_entries_step", "ledger_entries", ["step_key"], unique=False)
     op.create_index("ix_ledger_entries_task", "ledger_entries", ["task_id", "created_at"], unique=False)
@@ -543,6 +550,9 @@ def downgrade() -> None:
     op.drop_index("ix_ledger_entries_task", table_name="ledger_entries")
     op.drop_index("ix_ledger_entries_step", table_name="ledger_entries")
     op.drop_index("ix_ledger_entries_project", table_name="ledger_entries")
+    op.drop_index(
+        "ix_ledger_entries_ambiguous", table_name="ledger_entries", postgresql_where=sa.text("state = 'ambiguous'")
+    )
     op.drop_table("ledger_entries")
     op.drop_table("budget_warnings")
     op.drop_table("budget_accounts")

@@ -45,7 +45,7 @@ async def test_at_a_limit_the_task_pauses_and_goes_on_with_more(platform: Platfo
     outcome = await platform.end(task_id)
     assert outcome.task["verified"] is True
     assert len(outcome.of("budget.exhausted")) == 1
-    assert [event["data"]["limit"] for event in outcome.of("budget.warned")] == ["steps"]
+    assert [event["data"]["limit"] for event in outcome.of("budget.warned")] == ["max_steps"]
     assert outcome.of("budget.changed")[0]["data"]["budget"] == {"max_steps": 100}
 
 

@@ -2,7 +2,7 @@
 
 import asyncio
 from dataclasses import dataclass
-from typing import Final, TypeVar
+from typing import Any, Final, TypeVar
 
 from temporalio import workflow
 from temporalio.common import RetryPolicy
@@ -78,7 +78,7 @@ async def converse(control: Control, thread: ThreadRef, step: int) -> Talk:
                 raise
             control.pause("budget")
             detail = str(error.cause) if error.cause else None
-            await store("pause_task", Pause(task=thread.task, reason="budget", detail=detail))
+            await store("pause_task", Pause(task=thread.task, reason="budget", detail=detail, facts=facts_of(error)))
             tries += 1
             continue
         acting = current.model_copy(update={"new_tokens": turn.new_tokens})
@@ -97,6 +97,12 @@ async def converse(control: Control, thread: ThreadRef, step: int) -> Talk:
 def is_failure(error: ActivityError, code: str) -> bool:
     """Whether the activity failed with this error code."""
     return isinstance(error.cause, ApplicationError) and error.cause.type == code
+
+
+def facts_of(error: ActivityError) -> dict[str, Any]:
+    """What the activity's error tells programs."""
+    facts = error.cause.details[0] if isinstance(error.cause, ApplicationError) and error.cause.details else {}
+    return facts if isinstance(facts, dict) else {}
 
 
 async def store(activity: str, argument: object, *, retry: RetryPolicy = timing.STORES) -> None:

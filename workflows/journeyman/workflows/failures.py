@@ -25,6 +25,7 @@ def as_failure(error: Exception, attempt: int) -> ApplicationError:
         seconds = getattr(error, "retry_after_s", None)
         return ApplicationError(
             error.message,
+            error.details,
             type=error.code,
             non_retryable=not error.retryable,
             next_retry_delay=timedelta(seconds=min(float(seconds), 600.0)) if seconds else None,

@@ -1,5 +1,7 @@
 """What passes between workflows and activities: references, counters and flags, never transcripts."""
 
+from typing import Any
+
 from pydantic import BaseModel
 
 
@@ -168,3 +170,5 @@ class Pause(BaseModel):
     task: TaskRef
     reason: str
     detail: str | None = None
+    facts: dict[str, Any] = {}
+    """Of a budget: level, limit, spent, of, period, since."""

@@ -61,7 +61,7 @@ async def exhausted(session: AsyncSession, task_id: str, facts: Json, detail: st
 
     Whoever moved the limit between the refusal and this found no paused task to resume: it is resumed here.
     """
-    known = {name: facts[name] for name in ("level", "limit", "spent", "of", "period", "since") if name in facts}
+    known: Json = {name: facts[name] for name in ("level", "limit", "spent", "of", "period", "since") if name in facts}
     project_id = await repository.project_of(session, task_id)
     project = await repository.lock_project(session, project_id, shared=True)
     assert project is not None
@@ -149,4 +149,3 @@ def _moved(facts: dict[str, Any], budget: Json) -> bool:
 def _period_over(detail: Json) -> bool:
     since = detail.get("since")
     return since is not None and str(period_start(str(detail.get("period")), now().date())) > str(since)
-

@@ -313,7 +313,7 @@ def _exhausted(refusal: Refusal, model: str) -> BudgetExhausted:
     )
 
 
-def _period(refusal: Refusal) -> dict[str, str]:
+def _period(refusal: Refusal) -> dict[str, Any]:
     if refusal.level == "project" and refusal.since is not None:
         return {"period": refusal.period or "total", "since": refusal.since.isoformat()}
     return {"period": "total", "since": EPOCH.isoformat()}

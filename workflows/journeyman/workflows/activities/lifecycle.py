@@ -2,6 +2,7 @@
 
 from temporalio import activity
 
+from journeyman.platform.budgets import service as budgets
 from journeyman.platform.events.log import append
 from journeyman.platform.events.types import EventType
 from journeyman.platform.kit.database import Database
@@ -40,10 +41,11 @@ class LifecycleActivities:
     @beating
     async def pause_task(self, pause: Pause) -> None:
         async with self._database.transaction() as session:
-            task_id = pause.task.task_id
-            detail = {"detail": pause.detail} if pause.detail else {}
-            if await lifecycle.pause(session, task_id, pause.reason, detail) and pause.reason == "budget":
-                await append(session, task_id, EventType.BUDGET_EXHAUSTED, detail)
+            if pause.reason == "budget":
+                await budgets.exhausted(session, pause.task.task_id, pause.facts, pause.detail or "")
+            else:
+                detail = {"detail": pause.detail} if pause.detail else {}
+                await lifecycle.pause(session, pause.task.task_id, pause.reason, detail)
 
     @activity.defn
     @beating

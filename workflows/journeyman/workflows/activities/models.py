@@ -1,31 +1,27 @@
 """Calling the model for one step of a thread."""
 
 import logging
-from decimal import Decimal
 from typing import Any, Final
 
 from sqlalchemy.ext.asyncio import AsyncSession
 from temporalio import activity
 
-from journeyman.agents.budget import Limits, Spent, Warned
 from journeyman.agents.compaction import summary_request
 from journeyman.agents.context import assistant_message, written_arguments
 from journeyman.agents.roles import profile
 from journeyman.agents.tools import tool_schemas
-from journeyman.platform.checkpoints.repository import ledger_totals
+from journeyman.platform.budgets import service as budgets
 from journeyman.platform.events.log import Appended, append
 from journeyman.platform.events.types import EventType
 from journeyman.platform.inference.errors import ModelUnavailable
 from journeyman.platform.inference.port import CallIdentity, ModelAnswer, ModelEngine, ModelRequest
-from journeyman.platform.kit.clock import now
 from journeyman.platform.kit.database import Database
-from journeyman.platform.kit.errors import BudgetExhausted, JourneymanError
+from journeyman.platform.kit.errors import JourneymanError
 from journeyman.platform.tasks import lifecycle
 from journeyman.platform.tasks.models import Task
 from journeyman.platform.threads import repository as threads
 from journeyman.platform.threads.models import Thread
 from journeyman.workflows.activities.segments import ContextWindow, begin_segment, needs_summary, segment_of
-from journeyman.workflows.budgets import limits_of
 from journeyman.workflows.heartbeat import beating
 from journeyman.workflows.types import Step, Turn
 
@@ -60,7 +56,7 @@ class ModelActivities:
             if key in dict(keyed):
                 return Turn()
             messages = [message for _, message in keyed]
-            await _check_limits(session, task)
+            await budgets.check(session, task)
             await self._event(session, step, EventType.MODEL_STARTED, {"attempt": attempt, "step": step.number})
         try:
             if needs_summary(thread, messages, self._window):
@@ -131,7 +127,7 @@ class ModelActivities:
             thread.segment = segment_of(thread).answered().model_dump(mode="json")
             thread.context_tokens = 0 if usage is None else usage.prompt_tokens + usage.completion_tokens
             await self._tell(session, step, answer, message, seq)
-            await _warn_of_limits(session, task)
+            await budgets.warn(session, task)
         if usage is None:
             return Turn()
         return Turn(new_tokens=max(0, usage.prompt_tokens - usage.cached_tokens) + usage.completion_tokens)
@@ -196,46 +192,3 @@ def _model_for(task: Task, role: str) -> str:
     if named:
         return str(named)
     return task.model_tier if profile(role).tier == "standard" else "fast"
-
-
-async def _spent(session: AsyncSession, task: Task) -> Spent:
-    totals = await ledger_totals(session, task.id)
-    wall = (now() - task.started_at).total_seconds() if task.started_at else 0
-    return Spent(
-        tokens=totals["tokens"],
-        cost_usd=Decimal(totals["cost_usd"]),
-        wall_time_s=int(wall),
-        steps=await threads.count_steps(session, task.id),
-    )
-
-
-async def _warn_of_limits(session: AsyncSession, task: Task) -> None:
-    """Say once for each limit that four fifths of it are used."""
-    limits = limits_of(task.budget)
-    if limits == Limits():
-        return
-    spent = await _spent(session, task)
-    due, _ = Warned().due(limits, spent)
-    for dimension in due:
-        limit = limits.of(dimension)
-        await append(
-            session,
-            task.id,
-            EventType.BUDGET_WARNED,
-            {"limit": dimension.value, "spent": str(getattr(spent, dimension.value)), "of": str(limit)},
-            step_key=f"{task.id}:warned:{dimension.value}:{limit}",
-        )
-
-
-async def _check_limits(session: AsyncSession, task: Task) -> None:
-    """Raise :class:`BudgetExhausted` at a limit that is used up. What a call may still cost is the gateway's to reserve."""
-    limits = limits_of(task.budget)
-    if limits == Limits():
-        return
-    reached = limits.reached(await _spent(session, task))
-    if reached:
-        limit = limits.of(reached[0])
-        raise BudgetExhausted(
-            f"The task has used up its budget of {limit} ({reached[0].value}). Raise the limit to go on, or cancel it.",
-            limit=reached[0].value,
-        )
