@@ -315,4 +315,7 @@ async def test_receipts_and_usage(caller: Caller, work: Work, database: Database
     assert (of_task["tokens"], of_task["prompt_tokens"], of_task["cached_tokens"]) == (110, 100, 40)
     assert Decimal(of_task["cost_usd"]) == Decimal("0.00012")
     assert of_task["models"][0]["model"] == "m"
-    assert (await caller.get("/v1/usage")).json() == of_task
+    assert [each["level"] for each in of_task.pop("budgets")] == ["task", "project"]
+    of_project = (await caller.get("/v1/usage")).json()
+    assert [each["level"] for each in of_project.pop("budgets")] == ["project"]
+    assert of_project == of_task

@@ -93,6 +93,7 @@ async def test_a_projects_limit_counts_all_of_its_tasks(database, project, task,
     said = await refused(ledger, call(project, task, "c"))
     assert said == {
         "level": "project", "limit": "max_tokens", "spent": 2000, "requested": 1000, "of": 2500, "period": "total",
+        "since": "1970-01-01",
     }  # fmt: skip
     assert (await refused(ledger, call(project, None, "d")))["level"] == "project"
     await limit(database, Project, project, max_tokens=3000)
