@@ -172,7 +172,7 @@ async def test_parallel_calls_of_many_tasks_never_pass_the_projects_limit(databa
     """Two gateways, 24 tasks, calls that are settled, released, repeated and left ambiguous in a random order."""
     tasks = [await make_task(database, project) for _ in range(24)]
     await limit(database, Project, project, max_tokens=40_000)
-    await limit(database, Task, tasks[0], max_tokens=1000)
+    await limit(database, Task, tasks[1], max_tokens=99)
     others = [Database(create_engine(postgres_url, pool_size=8)) for _ in range(2)]
     gateways = [LedgerService(each, PRICES) for each in others]
     chance = random.Random(7)
