@@ -47,15 +47,13 @@ async def _make(database: Database, tasks: int) -> tuple[str, list[str]]:
         await session.execute(
             sa.text(
                 "INSERT INTO projects (id, organization_id, name, budget) "
-                "VALUES (:id, :organization, 'p', '{\"max_tokens\": 1000000000, \"period\": \"month\"}')"
+                'VALUES (:id, :organization, \'p\', \'{"max_tokens": 1000000000, "period": "month"}\')'
             ),
             {"id": project, "organization": organization},
         )
         for task in ids:
             await session.execute(_NEW_TASK, {"id": task, "project": project, "budget": {"max_tokens": 10**9}})
     return project, ids
-
-
 
 
 async def measure() -> list[Row]:
@@ -88,7 +86,9 @@ async def _measure(database: Database) -> list[Row]:
         reserved = await ledger.reserve(call)
         assert not isinstance(reserved, Answer)
         middle = time.perf_counter()
-        await ledger.settle(reserved, TokenUsage(prompt_tokens=900, completion_tokens=100), answer=answer if kept else None)
+        await ledger.settle(
+            reserved, TokenUsage(prompt_tokens=900, completion_tokens=100), answer=answer if kept else None
+        )
         return (middle - started) * 1000, (time.perf_counter() - middle) * 1000
 
     project, [task] = await _make(database, 1)
