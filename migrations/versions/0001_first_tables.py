@@ -172,6 +172,8 @@ def upgrade() -> None:
         sa.Column("kind", sa.Text(), nullable=False),
         sa.Column("text", sa.Text(), nullable=False),
         sa.Column("step_key", sa.Text(), nullable=False),
+        sa.Column("revision", sa.Integer(), nullable=False),
+        sa.Column("index_due_at", sa.DateTime(timezone=True), nullable=True),
         sa.Column("indexed_at", sa.DateTime(timezone=True), nullable=True),
         sa.Column("origin", sa.Text(), nullable=False),
         sa.Column("digest", sa.Text(), nullable=False),
@@ -179,6 +181,7 @@ def upgrade() -> None:
         sa.Column("uses", sa.BigInteger(), nullable=False),
         sa.Column("last_used_at", sa.DateTime(timezone=True), nullable=True),
         sa.Column("superseded_by", sa.Text(), nullable=True),
+        sa.Column("edited_at", sa.DateTime(timezone=True), nullable=True),
         sa.Column("deleted_at", sa.DateTime(timezone=True), nullable=True),
         sa.Column("updated_at", sa.DateTime(timezone=True), server_default=sa.text("now()"), nullable=False),
         sa.Column("created_at", sa.DateTime(timezone=True), server_default=sa.text("now()"), nullable=False),
@@ -186,7 +189,22 @@ def upgrade() -> None:
         sa.PrimaryKeyConstraint("id", name=op.f("pk_memories")),
         sa.UniqueConstraint("step_key", name=op.f("uq_memories_step_key")),
     )
-    op.create_index(op.f("ix_memories_project_id"), "memories", ["project_id"], unique=False)
+    op.create_index(
+        "ix_memories_index_due",
+        "memories",
+        ["index_due_at"],
+        unique=False,
+        postgresql_where=sa.text("index_due_at IS NOT NULL"),
+    )
+    op.create_index("ix_memories_project_created", "memories", ["project_id", "created_at", "id"], unique=False)
+    op.create_index("ix_memories_task", "memories", ["task_id"], unique=False)
+    op.create_index(
+        "uq_memories_live_digest",
+        "memories",
+        ["project_id", "digest"],
+        unique=True,
+        postgresql_where=sa.text("deleted_at IS NULL AND superseded_by IS NULL"),
+    )
     op.create_table(
         "tasks",
         sa.Column("id", sa.Text(), nullable=False),
@@ -334,6 +352,22 @@ def upgrade() -> None:
         sa.UniqueConstraint("id", name=op.f("uq_events_id")),
         sa.UniqueConstraint("step_key", name=op.f("uq_events_step_key")),
     )
+    op.create_table(
+        "memory_changes",
+        sa.Column("id", sa.BigInteger(), sa.Identity(always=False), nullable=False),
+        sa.Column("project_id", sa.Text(), nullable=False),
+        sa.Column("memory_id", sa.Text(), nullable=False),
+        sa.Column("action", sa.Text(), nullable=False),
+        sa.Column("api_key_id", sa.Text(), nullable=True),
+        sa.Column("event_id", sa.Text(), nullable=True),
+        sa.Column("kind", sa.Text(), nullable=False),
+        sa.Column("text", sa.Text(), nullable=False),
+        sa.Column("other_id", sa.Text(), nullable=True),
+        sa.Column("created_at", sa.DateTime(timezone=True), nullable=False),
+        sa.ForeignKeyConstraint(["memory_id"], ["memories.id"], name=op.f("fk_memory_changes_memory_id")),
+        sa.PrimaryKeyConstraint("id", name=op.f("pk_memory_changes")),
+    )
+    op.create_index(op.f("ix_memory_changes_memory_id"), "memory_changes", ["memory_id"], unique=False)
     op.create_table(
         "notes",
         sa.Column("id", sa.Text(), nullable=False),
@@ -521,6 +555,8 @@ def downgrade() -> None:
     op.drop_table("plans")
     op.drop_table("person_messages")
     op.drop_table("notes")
+    op.drop_index(op.f("ix_memory_changes_memory_id"), table_name="memory_changes")
+    op.drop_table("memory_changes")
     op.drop_table("events")
     op.drop_table("checkpoints")
     op.drop_index("ix_artifacts_task_kind", table_name="artifacts")
@@ -534,7 +570,14 @@ def downgrade() -> None:
     op.drop_index("ix_tasks_project_created", table_name="tasks")
     op.drop_index("ix_tasks_paused", table_name="tasks", postgresql_where=sa.text("paused_reason IS NOT NULL"))
     op.drop_table("tasks")
-    op.drop_index(op.f("ix_memories_project_id"), table_name="memories")
+    op.drop_index(
+        "uq_memories_live_digest",
+        table_name="memories",
+        postgresql_where=sa.text("deleted_at IS NULL AND superseded_by IS NULL"),
+    )
+    op.drop_index("ix_memories_task", table_name="memories")
+    op.drop_index("ix_memories_project_created", table_name="memories")
+    op.drop_index("ix_memories_index_due", table_name="memories", postgresql_where=sa.text("index_due_at IS NOT NULL"))
     op.drop_table("memories")
     op.drop_table("idempotency_keys")
     op.drop_index(op.f("ix_api_keys_project_id"), table_name="api_keys")

@@ -19,7 +19,9 @@ from support.database import truncate_all
 def clean_settings(settings: Settings, tmp_path_factory: pytest.TempPathFactory) -> Settings:
     """Settings of an API with a data directory of its own, which takes any instruction."""
     directory: Path = tmp_path_factory.mktemp("api")
-    return api_settings(settings, directory)
+    assert settings.embedding_base_url is not None
+    # No gateway runs beside it: the memory asks the embeddings server itself.
+    return api_settings(settings, directory, gateway_url=settings.embedding_base_url.removesuffix("/v1"))
 
 
 @pytest.fixture(scope="session")

@@ -1,5 +1,6 @@
 """Who gets in, and how far."""
 
+from contextlib import AsyncExitStack
 from itertools import chain
 
 import httpx
@@ -74,10 +75,10 @@ async def test_temporal_down_is_ready_but_degraded(clean_settings: Settings) -> 
 
     settings = clean_settings.model_copy(update={"temporal_address": f"127.0.0.1:{free_port()}"})
     app = create_app(settings)
-    app.state.resources = await build_resources(settings)
-    async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://api.test") as client:
-        response = await client.get("/readyz")
-    await app.state.resources.database.close()
+    async with AsyncExitStack() as stack:
+        app.state.resources = await build_resources(settings, stack)
+        async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://api.test") as client:
+            response = await client.get("/readyz")
     assert response.status_code == 200
     assert response.json()["status"] == "degraded"
     assert response.json()["checks"]["temporal"]["ok"] is False

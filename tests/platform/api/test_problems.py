@@ -3,6 +3,7 @@
 import asyncio
 import json
 from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack
 from pathlib import Path
 
 import httpx
@@ -122,8 +123,8 @@ async def test_postgres_down_is_503_and_retryable(clean_settings: Settings) -> N
         update={"database_url": f"postgresql+asyncpg://nobody@127.0.0.1:{free_port()}/none"}
     )
     app = create_app(nowhere)
-    app.state.resources = await build_resources(nowhere)
-    try:
+    async with AsyncExitStack() as stack:
+        app.state.resources = await build_resources(nowhere, stack)
         async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://api.test") as client:
             response = await client.get("/v1/tasks", headers={"Authorization": "Bearer jm_x"})
             document = problem(response, 503, "database_unavailable")
@@ -132,8 +133,6 @@ async def test_postgres_down_is_503_and_retryable(clean_settings: Settings) -> N
             ready = await client.get("/readyz")
             assert problem(ready, 503, "not_ready")["details"]["checks"]["database"]["ok"] is False  # type: ignore[index]
             assert (await client.get("/healthz")).status_code == 200
-    finally:
-        await app.state.resources.database.close()
 
 
 async def test_problems_are_in_the_openapi_document(api: RunningApi) -> None:

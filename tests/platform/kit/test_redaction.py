@@ -1,6 +1,6 @@
 import pytest
 
-from journeyman.platform.kit.redaction import MARK, names_a_secret, redact, redact_text, register_secret
+from journeyman.platform.kit.redaction import MARK, holds_secret, names_a_secret, redact, redact_text, register_secret
 
 
 @pytest.mark.parametrize(
@@ -82,3 +82,40 @@ def test_registered_values_go_wherever_they_are() -> None:
     assert redact_text("say plain words as a secret now") == f"say {MARK} now"
     register_secret("a")
     assert redact_text("banana") == "banana"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "The API wants Authorization: Bearer abc.def-123456",
+        "Basic dXNlcjpwYXNzd29yZA== works",
+        "log in with jm_0123456789abcdef",
+        "set OPENAI_API_KEY=sk-proj-abcdefghijkl",
+        "password: swordfish",
+        "the database is postgresql://app:hunter22@db/app",
+        "-----BEGIN PRIVATE KEY-----\nMIIE",
+    ],
+)
+def test_a_secret_is_seen(text: str) -> None:
+    assert holds_secret(text)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "The API uses basic authentication, and bearer tokens for machines.",
+        "Requests carry a Bearer token.",
+        "The schema has token: string and password: required.",
+        "Run it with PGPASSWORD=$PGPASSWORD, or password=<yours>.",
+        "api_key = os.environ['KEY'] is read at import time.",
+        "The test of the password field passes.",
+        "postgresql://app@db/app needs no password.",
+    ],
+)
+def test_prose_about_secrets_is_none(text: str) -> None:
+    assert not holds_secret(text)
+
+
+def test_a_registered_secret_is_seen_in_any_shape() -> None:
+    register_secret("plain words of ours")
+    assert holds_secret("it said plain words of ours, twice")

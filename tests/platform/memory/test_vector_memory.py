@@ -114,6 +114,14 @@ async def test_two_may_make_the_collection_at_once(qdrant_url: str) -> None:
     await asyncio.gather(*(driver.close() for driver in drivers))
 
 
+async def test_tells_whether_it_is_there(qdrant_url: str) -> None:
+    driver = QdrantVectorMemory(qdrant_url, f"there_{uuid.uuid4().hex}", DIMENSIONS)
+    assert not await driver.exists()
+    await driver.ensure_collection()
+    assert await driver.exists()
+    await driver.close()
+
+
 async def test_says_when_the_collection_has_another_length(qdrant_url: str) -> None:
     name = f"length_{uuid.uuid4().hex}"
     first, second = QdrantVectorMemory(qdrant_url, name, 4), QdrantVectorMemory(qdrant_url, name, 8)

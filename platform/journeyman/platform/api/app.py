@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager, suppress
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from importlib.metadata import version
 from typing import Any, Final
 
@@ -31,6 +31,9 @@ from journeyman.platform.kit.s3 import S3ObjectStore
 from journeyman.platform.kit.settings import Settings
 from journeyman.platform.kit.telemetry import TelemetryMiddleware, temporal_plugins
 from journeyman.platform.kit.temporal import connect
+from journeyman.platform.memory.endpoints import router as memory
+from journeyman.platform.memory.repository import CHANNEL as MEMORY_CHANNEL
+from journeyman.platform.memory.service import memory_service
 from journeyman.platform.outbox.dispatcher import OutboxDispatcher
 from journeyman.platform.outbox.service import CHANNEL as OUTBOX_CHANNEL
 from journeyman.platform.plans.endpoints import router as plans
@@ -71,7 +74,19 @@ def create_app(settings: Settings) -> FastAPI:
     )
     app.state.settings = settings
     v1 = APIRouter(prefix="/v1", responses=problems.RESPONSES)
-    for router in (tasks, plans, approvals, events, checkpoints, artifacts, inference, budgets, uploads, tenancy):
+    for router in (
+        tasks,
+        plans,
+        approvals,
+        events,
+        checkpoints,
+        artifacts,
+        inference,
+        budgets,
+        memory,
+        uploads,
+        tenancy,
+    ):
         v1.include_router(router)
     app.include_router(v1)
     app.include_router(health.router)
@@ -86,31 +101,33 @@ def create_app(settings: Settings) -> FastAPI:
 @asynccontextmanager
 async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
     settings: Settings = app.state.settings
-    resources = await build_resources(settings)
-    app.state.resources = resources
-    await _bootstrap(resources)
-    background = [
-        asyncio.create_task(resources.notifications.run(), name="notifications"),
-        asyncio.create_task(resources.dispatcher.run(), name="outbox"),
-    ]
-    try:
-        yield
-    finally:
-        await resources.feed.close()
-        for task in background:
-            task.cancel()
-        for task in background:
-            with suppress(asyncio.CancelledError):
-                await task
-        await resources.database.close()
+    async with AsyncExitStack() as stack:
+        resources = await build_resources(settings, stack)
+        app.state.resources = resources
+        await _bootstrap(resources)
+        background = [
+            asyncio.create_task(resources.notifications.run(), name="notifications"),
+            asyncio.create_task(resources.dispatcher.run(), name="outbox"),
+            asyncio.create_task(resources.memory.index.run(), name="memory"),
+        ]
+        try:
+            yield
+        finally:
+            await resources.feed.close()
+            for task in background:
+                task.cancel()
+            for task in background:
+                with suppress(asyncio.CancelledError):
+                    await task
 
 
-async def build_resources(settings: Settings) -> Resources:
-    """All that the process needs. Connects to nothing yet."""
+async def build_resources(settings: Settings, stack: AsyncExitStack) -> Resources:
+    """All that the process needs, closed with the stack. Connects to nothing yet."""
     engine = create_engine(
         settings.database_url, pool_size=settings.database_pool_size, application_name="journeyman-api"
     )
     database = Database(engine)
+    stack.push_async_callback(database.close)
     object_store = S3ObjectStore.from_settings(settings)
     snapshots = SnapshotStore(object_store)
     temporal = await connect(settings, object_store, lazy=True, plugins=temporal_plugins(settings))
@@ -119,6 +136,8 @@ async def build_resources(settings: Settings) -> Resources:
     notifications = Notifications(engine)
     notifications.on(EVENTS_CHANNEL, feed.notified)
     notifications.on(OUTBOX_CHANNEL, dispatcher.notified)
+    memories = memory_service(settings, database, stack)
+    notifications.on(MEMORY_CHANNEL, memories.index.notified)
     return Resources(
         settings=settings,
         database=database,
@@ -130,6 +149,7 @@ async def build_resources(settings: Settings) -> Resources:
         notifications=notifications,
         ledger=LedgerService(database, PriceTable.from_settings(settings)),
         uploads=UploadService(database, snapshots, max_bytes=settings.upload_max_bytes),
+        memory=memories,
         catalog=ReplayCatalog.from_settings(settings),
     )
 

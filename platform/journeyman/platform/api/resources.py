@@ -13,6 +13,7 @@ from journeyman.platform.kit.database import Database
 from journeyman.platform.kit.notifications import Notifications
 from journeyman.platform.kit.object_store import ObjectStore
 from journeyman.platform.kit.settings import Settings
+from journeyman.platform.memory.service import MemoryService
 from journeyman.platform.outbox.dispatcher import OutboxDispatcher
 from journeyman.platform.uploads.service import UploadService
 
@@ -29,6 +30,7 @@ class Resources:
     notifications: Notifications
     ledger: LedgerService
     uploads: UploadService
+    memory: MemoryService
     catalog: ReplayCatalog
     """Which instructions the replay engine has a script for."""
 

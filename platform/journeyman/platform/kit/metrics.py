@@ -132,6 +132,18 @@ OUTBOX_PENDING: Final = Gauge("journeyman_outbox_pending", "Outbox rows not yet 
 OUTBOX_LAG: Final = Gauge(
     "journeyman_outbox_lag_seconds", "Age of the oldest row not yet delivered.", registry=REGISTRY
 )
+MEMORY_DOWN: Final = Gauge(
+    "journeyman_memory_down",
+    "1 while a part that the memory needs does not answer this process, as last tried: index or embedder.",
+    ["part"],
+    registry=REGISTRY,
+)
+MEMORY_UNINDEXED: Final = Gauge(
+    "journeyman_memory_unindexed", "Memories that the index has not followed yet.", registry=REGISTRY
+)
+MEMORY_DEGRADED: Final = Counter(
+    "journeyman_memory_degraded_total", "Recalls that found nothing because the index was down.", registry=REGISTRY
+)
 
 
 def metrics_page() -> tuple[bytes, str]:

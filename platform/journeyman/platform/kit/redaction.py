@@ -19,8 +19,14 @@ _SECRET_NAME = re.compile(
     re.IGNORECASE,
 )
 
+_SCHEME: Final = re.compile(r"\b(Bearer|Basic)\s+[A-Za-z0-9._~+/=\-]{4,}", re.IGNORECASE)
+_ASSIGNED: Final = re.compile(
+    r"\b((?:[a-z0-9]+[_-])*(?:api[_-]?key|access[_-]?key|secret[_-]?key|secret|password|passwd|token)"
+    r"[\"']?\s*[=:]\s*[\"']?)(?!\[redacted\])[^\s\"'&,;}]{4,}",
+    re.IGNORECASE,
+)
 _SHAPES: Final[tuple[tuple[re.Pattern[str], str], ...]] = (
-    (re.compile(r"\b(Bearer|Basic)\s+[A-Za-z0-9._~+/=\-]{4,}", re.IGNORECASE), rf"\1 {MARK}"),
+    (_SCHEME, rf"\1 {MARK}"),
     (re.compile(r"\bjm_[A-Za-z0-9_\-]{6,}"), MARK),
     (re.compile(r"\b(?:sk|pk|rk)-[A-Za-z0-9_\-]{8,}"), MARK),
     (re.compile(r"\b(?:gh[pousr]_|github_pat_|glpat-|xox[abprs]-|hf_|whsec_)[A-Za-z0-9_\-+/=]{10,}"), MARK),
@@ -28,14 +34,15 @@ _SHAPES: Final[tuple[tuple[re.Pattern[str], str], ...]] = (
     (re.compile(r"\beyJ[A-Za-z0-9_\-]{6,}\.[A-Za-z0-9_\-]{6,}\.[A-Za-z0-9_\-]*"), MARK),
     (re.compile(r"-----BEGIN [A-Z ]*PRIVATE KEY-----.*?(?:-----END [A-Z ]*PRIVATE KEY-----|\Z)", re.DOTALL), MARK),
     (re.compile(r"(\b[a-z][a-z0-9+.\-]*://[^\s/:@]*:)[^\s/@]+@", re.IGNORECASE), rf"\1{MARK}@"),
-    (
-        re.compile(
-            r"\b((?:[a-z0-9]+[_-])*(?:api[_-]?key|access[_-]?key|secret[_-]?key|secret|password|passwd|token)"
-            r"[\"']?\s*[=:]\s*[\"']?)(?!\[redacted\])[^\s\"'&,;}]{4,}",
-            re.IGNORECASE,
-        ),
-        rf"\1{MARK}",
-    ),
+    (_ASSIGNED, rf"\1{MARK}"),
+)
+
+# What prose puts where a secret would stand: "basic authentication", "token: string", "password=$PASSWORD".
+_PLAIN_WORD: Final = re.compile(r"[A-Za-z][a-z]*(?:-[a-z]+)*[.]?")
+_PLACEHOLDER: Final = re.compile(
+    r"[$<{(\[%*.\\].*|(?:string|str|bytes|text|int|integer|bool|boolean|none|null|undefined|true|false|required|optional|"
+    r"needed|missing|empty|os\.environ.*|process\.env.*|env(?:iron)?\b.*)[.)\]`]*",
+    re.IGNORECASE,
 )
 
 _known: set[str] = set()
@@ -60,6 +67,23 @@ def redact_text(text: str) -> str:
     for shape, replacement in _SHAPES:
         text = shape.sub(replacement, text)
     return text
+
+
+def holds_secret(text: str) -> bool:
+    """Whether the text has a registered secret, or something shaped like a key, a token or a password.
+
+    Stricter with its suspicion than ``redact_text``, which had better hide a harmless word than show a secret: prose about
+    passwords and placeholders in their place pass.
+    """
+    if any(secret in text for secret in _known):
+        return True
+    for shape, _ in _SHAPES:
+        for match in shape.finditer(text):
+            value = match.group().removeprefix(match.group(1)).strip() if shape in {_SCHEME, _ASSIGNED} else ""
+            harmless = _PLAIN_WORD if shape is _SCHEME else _PLACEHOLDER
+            if not value or not harmless.fullmatch(value):
+                return True
+    return False
 
 
 def redact(value: Any, name: str = "") -> Any:

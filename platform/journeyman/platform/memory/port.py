@@ -37,6 +37,10 @@ class VectorMemory(Protocol):
     same id in two projects names two points.
     """
 
+    async def exists(self) -> bool:
+        """Whether the index is there. False before it is first made, and when its storage was lost with all points."""
+        ...
+
     async def ensure_collection(self) -> None:
         """Create what the index needs when it is absent; callable any number of times, from several processes at once."""
         ...

@@ -43,6 +43,12 @@ class QdrantVectorMemory:
         self._ensured = False
         self._ensuring = asyncio.Lock()
 
+    async def exists(self) -> bool:
+        client = await self._connected()
+        there = await self._call(client.collection_exists(self._collection))
+        self._ensured = self._ensured and there
+        return there
+
     async def ensure_collection(self) -> None:
         if self._ensured:
             return

@@ -1,37 +1,74 @@
 """Long-term memory of a project: written after work, asked before it. Rows are the truth, vectors an index over them."""
 
+import asyncio
 import hashlib
-import logging
+from collections.abc import Collection, Coroutine, Sequence
+from contextlib import AsyncExitStack
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final, Literal
 
-import sqlalchemy as sa
-from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.ext.asyncio import AsyncSession
 
+from journeyman.platform.events.log import append
+from journeyman.platform.events.types import EventType
 from journeyman.platform.kit.clock import now
 from journeyman.platform.kit.database import Database
-from journeyman.platform.kit.errors import Unavailable
+from journeyman.platform.kit.errors import InvalidInput, Unavailable
 from journeyman.platform.kit.ids import derived_id
+from journeyman.platform.kit.logging import get_logger
+from journeyman.platform.kit.metrics import MEMORY_DEGRADED
+from journeyman.platform.kit.redaction import holds_secret
+from journeyman.platform.kit.settings import Settings
+from journeyman.platform.memory import repository
+from journeyman.platform.memory.embedder import OpenAIEmbedder
+from journeyman.platform.memory.indexing import MemoryIndex
 from journeyman.platform.memory.models import Memory
-from journeyman.platform.memory.port import Embedder, Point, VectorMemory
+from journeyman.platform.memory.port import Embedder, VectorMemory
+from journeyman.platform.memory.qdrant import QdrantVectorMemory
+from journeyman.platform.memory.ranking import Candidate, best
+from journeyman.platform.tasks.contract import TaskState
+from journeyman.platform.tasks.lifecycle import lock_task
 
-logger = logging.getLogger(__name__)
+Kind = Literal["fact", "command", "lesson"]
+Origin = Literal["agent", "platform", "person"]
+
+COLLECTION: Final = "journeyman_memories"
 
 MIN_SCORE: Final = 0.78
-"""Cosine similarity below which a memory does not fit: multilingual-e5 scores unrelated sentences around 0.7 to 0.78."""
+"""Cosine similarity below which a memory does not fit: multilingual-e5 scores unrelated sentences around 0.7 to 0.81, and
+what answers a question 0.82 to 0.90 (``benchmarks/memory.py``)."""
 
-_INDEX_BATCH: Final = 32
+MAX_QUERY: Final = 2000
+_CANDIDATES: Final = 4
+"""How many times more are ranked than are asked for."""
+
+_UNSUCCESSFUL: Final = frozenset({TaskState.FAILED, TaskState.ERRORED, TaskState.CANCELLED})
+
+_log = get_logger(__name__)
 
 
 @dataclass(frozen=True)
 class Recalled:
-    id: str
-    kind: str
-    text: str
+    """``score`` is the cosine similarity, ``rank`` what it was sorted by: see :mod:`journeyman.platform.memory.ranking`."""
+
+    memory: Memory
     score: float
-    task_id: str | None
-    source_event_id: str | None
+    rank: float
+
+    @property
+    def id(self) -> str:
+        return self.memory.id
+
+    @property
+    def text(self) -> str:
+        return self.memory.text
+
+    @property
+    def described(self) -> str:
+        """The text with who says so, for an agent that has to judge it."""
+        if of_person(self.memory):
+            return f"{self.memory.text} (from a person)"
+        return f"{self.memory.text} (from task {self.memory.task_id})"
 
 
 @dataclass(frozen=True)
@@ -41,9 +78,107 @@ class Recollection:
     memories: tuple[Recalled, ...]
     degraded: bool = False
 
+    @property
+    def facts(self) -> dict[str, object]:
+        """For the event that tells of it."""
+        return {
+            "memories": [
+                {"id": found.id, "score": round(found.score, 4), "rank": round(found.rank, 4)}
+                for found in self.memories
+            ],
+            "degraded": self.degraded,
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class Learner:
+    """Who writes a memory in a task. The same ``step_key`` writes once."""
+
+    project_id: str
+    task_id: str
+    step_key: str
+    thread_id: str | None = None
+    subtask_id: str | None = None
+    origin: Origin = "agent"
+
+
+@dataclass(frozen=True, slots=True)
+class Learned:
+    """What came of writing a memory.
+
+    ``written``: there is a new one. ``confirmed``: the project knew it; it counts for more now. ``outranked``: a person has
+    corrected it since, and the correction stands (``instead`` is its text).
+    """
+
+    memory_id: str
+    outcome: Literal["written", "confirmed", "outranked"]
+    instead: str | None = None
+
+
+async def learn(session: AsyncSession, learner: Learner, text: str, kind: Kind) -> Learned:
+    """Keep what a task has learnt, with the event that tells of it; once per step key. It is found once indexed.
+
+    Raises :class:`InvalidInput` with code ``looks_like_a_secret``.
+    """
+    text = text.replace("\x00", "\u2400")
+    refuse_secret(text)
+    await lock_task(session, learner.task_id)
+    earlier = await repository.event_data(session, f"{learner.step_key}:memory")
+    if earlier is not None:
+        return Learned(earlier["memory_id"], earlier["outcome"], earlier.get("instead"))
+    learned, confirmations = await _store(session, learner, text, kind)
+    event = await append(
+        session,
+        learner.task_id,
+        EventType.MEMORY_WRITTEN,
+        {
+            "memory_id": learned.memory_id,
+            "kind": kind,
+            "text": text,
+            "outcome": learned.outcome,
+            "confirmations": confirmations,
+            **({} if learned.instead is None else {"instead": learned.instead}),
+        },
+        thread_id=learner.thread_id,
+        subtask_id=learner.subtask_id,
+        step_key=f"{learner.step_key}:memory",
+    )
+    if learned.outcome == "written":
+        await repository.note_source(session, learned.memory_id, event.id)
+    elif learned.outcome == "confirmed":
+        known = await repository.get(session, learner.project_id, learned.memory_id)
+        assert known is not None
+        await repository.note_change(session, known, "confirmed", event_id=event.id)
+    return learned
+
+
+async def _store(session: AsyncSession, learner: Learner, text: str, kind: Kind) -> tuple[Learned, int]:
+    digest = text_digest(text)
+    await repository.lock_text(session, learner.project_id, digest)
+    if await repository.same_text(session, learner.project_id, digest) is None:
+        head = await repository.head_of_superseded(session, learner.project_id, digest)
+        if head is not None and of_person(head):
+            return Learned(head.id, "outranked", head.text), head.confirmations
+        if head is not None:
+            repository.confirm(head)
+            return Learned(head.id, "confirmed"), head.confirmations
+    stored = await repository.add_or_confirm(
+        session,
+        {
+            "id": derived_id("memory", learner.project_id, learner.step_key),
+            "project_id": learner.project_id,
+            "task_id": learner.task_id,
+            "kind": kind,
+            "text": text,
+            "step_key": learner.step_key,
+            "origin": learner.origin,
+            "digest": digest,
+        },
+    )
+    return Learned(stored.id, "written" if stored.new else "confirmed"), stored.confirmations
+
 
 def memory_id(project_id: str, step_key: str) -> str:
-    """The id of the memory that a step writes."""
     return derived_id("memory", project_id, step_key)
 
 
@@ -58,24 +193,41 @@ async def write_memory(
     source_event_id: str | None,
     origin: str = "agent",
 ) -> None:
-    """Store a memory, once per step key, in the transaction of the event that tells of it. It is found once indexed."""
-    await session.execute(
-        insert(Memory)
-        .values(
-            id=memory_id(project_id, step_key),
-            project_id=project_id,
-            task_id=task_id,
-            source_event_id=source_event_id,
-            kind=kind,
-            text=text.replace("\x00", "\u2400"),
-            step_key=step_key,
-            origin=origin,
-            digest=text_digest(text),
-            confirmations=0,
-            uses=0,
-        )
-        .on_conflict_do_nothing()
+    if await repository.get(session, project_id, memory_id(project_id, step_key)) is not None:
+        return
+    await repository.add_or_confirm(
+        session,
+        {
+            "id": memory_id(project_id, step_key),
+            "project_id": project_id,
+            "task_id": task_id,
+            "source_event_id": source_event_id,
+            "kind": kind,
+            "text": text.replace("\x00", "\u2400"),
+            "step_key": step_key,
+            "origin": origin,
+            "digest": text_digest(text),
+        },
     )
+
+
+def refuse_secret(text: str) -> None:
+    """Raises :class:`InvalidInput`: what is remembered is shown to every later task of the project."""
+    if holds_secret(text):
+        message = (
+            "holds what looks like a key, a token or a password, and a memory is shown to every later task of the project. "
+            "Say where the secret is kept or what it is called instead of writing it down."
+        )
+        raise InvalidInput(
+            f"Not kept: the text {message}",
+            code="looks_like_a_secret",
+            errors=[{"field": "text", "message": message}],
+        )
+
+
+def of_person(memory: Memory) -> bool:
+    """Whether a person stands behind the text."""
+    return memory.origin == "person" or memory.edited_at is not None
 
 
 def text_digest(text: str) -> str:
@@ -84,69 +236,108 @@ def text_digest(text: str) -> str:
 
 
 class MemoryService:
+    """Finding memories, and having the index follow what was written."""
+
     def __init__(self, database: Database, vectors: VectorMemory, embedder: Embedder) -> None:
         self._database = database
         self._vectors = vectors
         self._embedder = embedder
+        self.index = MemoryIndex(database, vectors, embedder)
+        self._background: set[asyncio.Task[None]] = set()
 
     async def try_to_index(self, project_id: str) -> bool:
-        """Index what is not indexed yet. False when the index is down: the rows are kept and indexed at the next time."""
+        """Index what is not indexed yet. False when the index is down: the rows are kept, and indexed once it is back."""
         try:
-            await self.index(project_id)
-        except Unavailable as error:
-            logger.warning("memory index unavailable: %s", error)
+            await self.index.follow(project_id=project_id)
+        except Unavailable:
             return False
         return True
 
-    async def index(self, project_id: str) -> int:
-        """Put the project's rows that have no vector yet into the index; returns how many. Repeating it does no harm."""
-        total = 0
-        while True:
-            async with self._database.transaction() as session:
-                rows = list(
-                    await session.scalars(
-                        sa.select(Memory)
-                        .where(Memory.project_id == project_id, Memory.indexed_at.is_(None))
-                        .order_by(Memory.created_at)
-                        .limit(_INDEX_BATCH)
-                    )
-                )
-            if not rows:
-                return total
-            vectors = await self._embedder.embed_passages([row.text for row in rows], project_id=project_id)
-            await self._vectors.ensure_collection()
-            await self._vectors.upsert(
-                [
-                    Point(
-                        id=row.id.removeprefix("mem_"),
-                        vector=vector,
-                        project_id=project_id,
-                        payload={"memory_id": row.id},
-                    )
-                    for row, vector in zip(rows, vectors, strict=True)
-                ]
-            )
-            async with self._database.transaction() as session:
-                await session.execute(
-                    sa.update(Memory).where(Memory.id.in_([row.id for row in rows])).values(indexed_at=now())
-                )
-            total += len(rows)
-
-    async def recall(self, project_id: str, query: str, *, limit: int = 5) -> Recollection:
-        """What the project knows that fits the query, best first."""
+    async def recall(self, project_id: str, query: str, *, limit: int = 5, kinds: Collection[str] = ()) -> Recollection:
+        """What the project knows that fits the query, best first; only what counts, neither deleted nor superseded."""
+        query = query.strip()[:MAX_QUERY]
         try:
-            await self._vectors.ensure_collection()
-            vector = await self._embedder.embed_query(query[:2000], project_id=project_id)
-            matches = await self._vectors.search(project_id, vector, limit=limit, min_score=MIN_SCORE)
-        except Unavailable as error:
-            logger.warning("memory index unavailable: %s", error)
+            await self.index.prepare()
+            with self.index.health.of("embedder"):
+                vector = await self._embedder.embed_query(query, project_id=project_id)
+            with self.index.health.of("index"):
+                matches = await self._vectors.search(
+                    project_id, vector, limit=max(20, _CANDIDATES * limit), min_score=MIN_SCORE
+                )
+        except Unavailable:
+            MEMORY_DEGRADED.inc()
             return Recollection((), degraded=True)
-        scores = {str(match.payload["memory_id"]): match.score for match in matches}
         async with self._database.transaction() as session:
-            rows = await session.scalars(
-                sa.select(Memory).where(Memory.project_id == project_id, Memory.id.in_(list(scores)))
+            rows = await repository.rows_of(session, project_id, {str(match.payload["memory_id"]) for match in matches})
+        candidates: list[Candidate] = []
+        stale: list[str] = []
+        for match in matches:
+            memory, task_state = rows.get(str(match.payload["memory_id"]), (None, None))
+            if memory is None or not memory.live or memory.revision != match.payload["revision"]:
+                stale.append(match.id)
+            elif not kinds or memory.kind in kinds:
+                candidates.append(_candidate(memory, task_state, match.score))
+        if stale:
+            # No row stands behind these any more, and none will: whoever was to remove them has died or is behind.
+            self._soon(self._vectors.delete(project_id, stale))
+        return Recollection(
+            tuple(
+                Recalled(rows[found.candidate.id].memory, found.candidate.similarity, found.rank)
+                for found in best(candidates, now(), limit)
             )
-            found = [
-                Recalled(row.id, row.kind, row.text, scores[row.id], row.task_id, row.source_event_id) for row in rows
-            ]
-        return Recollection(tuple(sorted(found, key=lambda memory: -memory.score)))
+        )
+
+    def used(self, recollection: Recollection) -> None:
+        """Count that these were shown to an agent. Nobody waits for it, and a crash may lose it."""
+        if recollection.memories:
+            self._soon(self._count([found.id for found in recollection.memories]))
+
+    async def _count(self, ids: Sequence[str]) -> None:
+        async with self._database.transaction() as session:
+            await repository.count_uses(session, ids)
+
+    def _soon(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.create_task(self._quietly(work))
+        self._background.add(task)
+        task.add_done_callback(self._background.discard)
+
+    @staticmethod
+    async def _quietly(work: Coroutine[Any, Any, None]) -> None:
+        try:
+            await work
+        except Exception as error:  # noqa: BLE001  nobody waits for it, and nothing depends on it
+            _log.info("memory.afterwork_failed", error=str(error)[:200])
+
+    async def settled(self) -> None:
+        """Wait for what nobody waits for; before the database and the index are closed."""
+        await asyncio.gather(*self._background)
+
+
+def _candidate(memory: Memory, task_state: str | None, score: float) -> Candidate:
+    vouched = of_person(memory) or memory.confirmations > 0
+    return Candidate(
+        id=memory.id,
+        text=memory.text,
+        similarity=score,
+        said_at=memory.edited_at or memory.created_at,
+        alive_at=max(memory.updated_at, memory.last_used_at or memory.updated_at),
+        confirmations=memory.confirmations,
+        uses=memory.uses,
+        of_person=of_person(memory),
+        doubtful=task_state in _UNSUCCESSFUL and not vouched,
+    )
+
+
+def memory_service(settings: Settings, database: Database, stack: AsyncExitStack) -> MemoryService:
+    """The service on Qdrant and the gateway's embeddings. Connects at the first call; closed with the stack."""
+    embedder = OpenAIEmbedder(
+        f"{settings.gateway_url.rstrip('/')}/v1",
+        settings.internal_secret.get_secret_value(),
+        settings.embedding_model,
+    )
+    vectors = QdrantVectorMemory(settings.qdrant_url, COLLECTION, settings.embedding_dimensions)
+    service = MemoryService(database, vectors, embedder)
+    stack.push_async_callback(vectors.close)
+    stack.push_async_callback(embedder.close)
+    stack.push_async_callback(service.settled)
+    return service

@@ -3,7 +3,8 @@
     python -m journeyman.platform.memory.vectors_server
 
 This is the one process that opens the storage; all others come through it, with the same client as for a Qdrant server.
-It knows the calls that :mod:`journeyman.platform.memory.qdrant` makes, and answers them as a Qdrant server does.
+It knows the calls that :mod:`journeyman.platform.memory.qdrant` makes and the one that drops a collection, and answers them
+as a Qdrant server does.
 
 Environment: ``JOURNEYMAN_VECTORS_PATH``, ``JOURNEYMAN_VECTORS_PORT``, ``JOURNEYMAN_VECTORS_KEY`` (wanted in the header
 ``api-key``). Listens on loopback only.
@@ -70,6 +71,18 @@ class LocalStorage:
 
         return await self.call(create)
 
+    async def drop(self, name: str) -> bool:
+        """Whether the collection was there and now is not."""
+
+        def drop(client: QdrantClient) -> bool:
+            if not client.collection_exists(name):
+                return False
+            client.delete_collection(name)
+            self._keep_meta()
+            return True
+
+        return await self.call(drop)
+
     def _keep_meta(self) -> None:
         """Keep a copy of the list of collections: the storage rewrites it in place, which a kill may cut short."""
         partial_file = self._path / f"{_META}.partial"
@@ -110,6 +123,7 @@ def create_app(path: Path, key: str) -> Starlette:
         ("GET", "/collections/{name}/exists", collections.exists),
         ("GET", "/collections/{name}", collections.get),
         ("PUT", "/collections/{name}", collections.create),
+        ("DELETE", "/collections/{name}", collections.drop),
         ("PUT", "/collections/{name}/index", collections.index),
         ("PUT", "/collections/{name}/points", collections.upsert),
         ("POST", "/collections/{name}/points/delete", collections.delete),
@@ -181,6 +195,10 @@ class Collections:
         if not await self._storage.create(name, models.CreateCollection.model_validate_json(await request.body())):
             raise Exists(f"Wrong input: Collection `{name}` already exists!")
         return True
+
+    async def drop(self, request: Request) -> bool:
+        """For an operator: the platform makes it anew, and indexes every memory again."""
+        return await self._storage.drop(request.path_params["name"])
 
     async def index(self, request: Request) -> dict[str, Any]:
         """Local storage scans; there is no index to make."""

@@ -54,6 +54,16 @@ async def claim(
     return earlier.subject_id
 
 
+async def amend(session: AsyncSession, project_id: str, key: str | None, subject_id: str) -> None:
+    """Note that the command with this key made or changed something else than was claimed. Without a key, nothing."""
+    if key is not None:
+        await session.execute(
+            sa.update(IdempotencyKey)
+            .where(IdempotencyKey.project_id == project_id, IdempotencyKey.key == key)
+            .values(subject_id=subject_id)
+        )
+
+
 def request_digest(command: str, request: Any) -> str:
     """Of what the request says, whatever the order of its fields and its white space."""
     text = json.dumps([command, request], sort_keys=True, separators=(",", ":"))

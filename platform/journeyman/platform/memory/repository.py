@@ -1,0 +1,354 @@
+"""Memories in PostgreSQL, always within one project."""
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any, Final, NamedTuple
+
+import sqlalchemy as sa
+from sqlalchemy.dialects.postgresql import insert
+from sqlalchemy.ext.asyncio import AsyncSession
+
+from journeyman.platform.events.models import Event
+from journeyman.platform.kit.clock import now
+from journeyman.platform.kit.database import Json
+from journeyman.platform.memory.models import Memory, MemoryChange
+from journeyman.platform.tasks.models import Task
+
+CHANNEL: Final = "journeyman_memories"
+"""PostgreSQL notification channel: the index is behind the rows."""
+
+_LIVE: Final = sa.and_(Memory.deleted_at.is_(None), Memory.superseded_by.is_(None))
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryQuery:
+    """Which memories, newest first; ``before`` is the last row of the page before this."""
+
+    state: str = "live"
+    """``live``, ``superseded``, ``deleted`` or ``all``."""
+    kinds: Sequence[str] = ()
+    origins: Sequence[str] = ()
+    task_id: str | None = None
+    before: tuple[datetime, str] | None = None
+    limit: int = 20
+
+
+async def get(session: AsyncSession, project_id: str, memory_id: str) -> Memory | None:
+    return await session.scalar(sa.select(Memory).where(Memory.id == memory_id, Memory.project_id == project_id))
+
+
+async def lock(session: AsyncSession, project_id: str, ids: Collection[str]) -> dict[str, Memory]:
+    """Those of the project with these ids, locked until the transaction ends and as they are now."""
+    rows = await session.scalars(
+        sa.select(Memory)
+        .where(Memory.project_id == project_id, Memory.id.in_(ids))
+        .order_by(Memory.id)
+        .with_for_update()
+        .execution_options(populate_existing=True)
+    )
+    return {row.id: row for row in rows}
+
+
+async def find(session: AsyncSession, project_id: str, query: MemoryQuery) -> Sequence[Memory]:
+    """At most ``limit`` memories."""
+    statement = (
+        sa.select(Memory)
+        .where(Memory.project_id == project_id)
+        .order_by(Memory.created_at.desc(), Memory.id.desc())
+        .limit(query.limit)
+    )
+    match query.state:
+        case "live":
+            statement = statement.where(_LIVE)
+        case "superseded":
+            statement = statement.where(Memory.superseded_by.is_not(None), Memory.deleted_at.is_(None))
+        case "deleted":
+            statement = statement.where(Memory.deleted_at.is_not(None))
+    if query.kinds:
+        statement = statement.where(Memory.kind.in_(query.kinds))
+    if query.origins:
+        statement = statement.where(Memory.origin.in_(query.origins))
+    if query.task_id is not None:
+        statement = statement.where(Memory.task_id == query.task_id)
+    if query.before is not None:
+        statement = statement.where(sa.tuple_(Memory.created_at, Memory.id) < sa.tuple_(*query.before))
+    return (await session.scalars(statement)).all()
+
+
+class Stored(NamedTuple):
+    """``new``: the row was made now; otherwise the live one with the same text was confirmed."""
+
+    id: str
+    confirmations: int
+    new: bool
+
+
+async def lock_text(session: AsyncSession, project_id: str, digest: str) -> None:
+    """Wait for whoever writes the same text, until the transaction ends."""
+    await session.execute(
+        sa.select(sa.func.pg_advisory_xact_lock(sa.func.hashtextextended(f"{project_id}/{digest}", 0)))
+    )
+
+
+async def add_or_confirm(session: AsyncSession, memory: dict[str, Any]) -> Stored:
+    """Store a memory, or count one more confirmation of the live one that says the same. Of several at once, one is stored."""
+    moment = now()
+    row = (
+        await session.execute(
+            insert(Memory)
+            .values(
+                revision=1,
+                index_due_at=moment,
+                confirmations=0,
+                uses=0,
+                created_at=moment,
+                updated_at=moment,
+                **memory,
+            )
+            .on_conflict_do_update(
+                index_elements=["project_id", "digest"],
+                index_where=_LIVE,
+                set_={"confirmations": Memory.confirmations + 1, "updated_at": moment},
+            )
+            .returning(Memory.id, Memory.confirmations)
+        )
+    ).one()
+    return Stored(row.id, row.confirmations, new=row.id == memory["id"])
+
+
+async def note_source(session: AsyncSession, memory_id: str, event_id: str) -> None:
+    await session.execute(sa.update(Memory).where(Memory.id == memory_id).values(source_event_id=event_id))
+
+
+async def head_of_superseded(session: AsyncSession, project_id: str, digest: str) -> Memory | None:
+    """The memory that counts in the place of superseded ones with that text, locked; the newest of several."""
+    chain = (
+        sa.select(Memory.id, Memory.superseded_by)
+        .where(
+            Memory.project_id == project_id,
+            Memory.digest == digest,
+            Memory.superseded_by.is_not(None),
+            Memory.deleted_at.is_(None),
+        )
+        .cte("chain", recursive=True)
+    )
+    chain = chain.union(sa.select(Memory.id, Memory.superseded_by).where(Memory.id == chain.c.superseded_by))
+    return await session.scalar(
+        sa.select(Memory)
+        .where(Memory.id.in_(sa.select(chain.c.id)), _LIVE)
+        .order_by(Memory.created_at.desc())
+        .limit(1)
+        .with_for_update()
+        .execution_options(populate_existing=True)
+    )
+
+
+def confirm(memory: Memory) -> None:
+    """Count that it was said again."""
+    memory.confirmations += 1
+    memory.updated_at = now()
+
+
+async def event_data(session: AsyncSession, step_key: str) -> Json | None:
+    """What the event of that step says, if it was written."""
+    return await session.scalar(sa.select(Event.data).where(Event.step_key == step_key))
+
+
+async def same_text(session: AsyncSession, project_id: str, digest: str) -> Memory | None:
+    """The live memory with that text."""
+    return await session.scalar(
+        sa.select(Memory).where(Memory.project_id == project_id, Memory.digest == digest, _LIVE)
+    )
+
+
+def touch(memory: Memory) -> None:
+    """Have the index follow a change."""
+    memory.revision += 1
+    memory.index_due_at = now()
+
+
+async def notify(session: AsyncSession, project_id: str) -> None:
+    """Have the index look soon, once this transaction is committed."""
+    await session.execute(sa.select(sa.func.pg_notify(CHANNEL, project_id)))
+
+
+async def note_change(
+    session: AsyncSession,
+    memory: Memory,
+    action: str,
+    *,
+    api_key_id: str | None = None,
+    event_id: str | None = None,
+    other_id: str | None = None,
+) -> None:
+    """Put what is about to change into the memory's history."""
+    session.add(
+        MemoryChange(
+            project_id=memory.project_id,
+            memory_id=memory.id,
+            action=action,
+            api_key_id=api_key_id,
+            event_id=event_id,
+            kind=memory.kind,
+            text=memory.text,
+            other_id=other_id,
+            created_at=now(),
+        )
+    )
+    await session.flush()
+
+
+async def history(session: AsyncSession, memory_id: str) -> Sequence[MemoryChange]:
+    """Oldest first."""
+    rows = await session.scalars(
+        sa.select(MemoryChange).where(MemoryChange.memory_id == memory_id).order_by(MemoryChange.id)
+    )
+    return rows.all()
+
+
+async def superseded_by(session: AsyncSession, memory_ids: Collection[str], *, lock: bool = False) -> list[Memory]:
+    """What these replaced, newest first."""
+    statement = (
+        sa.select(Memory).where(Memory.superseded_by.in_(memory_ids), Memory.deleted_at.is_(None)).order_by(Memory.id)
+    )
+    if lock:
+        statement = statement.with_for_update().execution_options(populate_existing=True)
+    rows = await session.scalars(statement)
+    return sorted(rows, key=lambda memory: memory.created_at, reverse=True)
+
+
+async def written_by(session: AsyncSession, project_id: str, task_id: str) -> list[Memory]:
+    """What the task wrote and nobody deleted, locked."""
+    rows = await session.scalars(
+        sa.select(Memory)
+        .where(Memory.project_id == project_id, Memory.task_id == task_id, Memory.deleted_at.is_(None))
+        .order_by(Memory.id)
+        .with_for_update()
+        .execution_options(populate_existing=True)
+    )
+    return list(rows)
+
+
+class Source(NamedTuple):
+    """Where a memory comes from. ``event`` is missing for one whose event was never written."""
+
+    task: Task
+    event: Event | None
+
+
+async def source(session: AsyncSession, memory: Memory) -> Source | None:
+    task = await session.get(Task, memory.task_id) if memory.task_id is not None else None
+    if task is None:
+        return None
+    event = await session.scalar(sa.select(Event).where(Event.id == memory.source_event_id))
+    return Source(task, event)
+
+
+class Row(NamedTuple):
+    memory: Memory
+    task_state: str | None
+    """Of the task that wrote it."""
+
+
+async def rows_of(session: AsyncSession, project_id: str, ids: Collection[str]) -> dict[str, Row]:
+    """The project's memories with these ids, whether they count or not."""
+    statement = (
+        sa.select(Memory, Task.state)
+        .outerjoin(Task, Task.id == Memory.task_id)
+        .where(Memory.project_id == project_id, Memory.id.in_(ids))
+    )
+    return {row[0].id: Row(*row) for row in await session.execute(statement)}
+
+
+async def count_uses(session: AsyncSession, ids: Collection[str]) -> None:
+    """Count one use of each; one that somebody else changes right now is left out, rather than waited for."""
+    free = sa.select(Memory.id).where(Memory.id.in_(ids)).with_for_update(skip_locked=True)
+    await session.execute(
+        sa.update(Memory)
+        .where(Memory.id.in_(free.scalar_subquery()))
+        .values(uses=Memory.uses + 1, last_used_at=now())
+        .execution_options(synchronize_session=False)
+    )
+
+
+class Due(NamedTuple):
+    """A memory whose vector must follow its row. ``claim`` tells this claim from a later one."""
+
+    id: str
+    project_id: str
+    kind: str
+    text: str
+    revision: int
+    live: bool
+    claim: datetime
+
+
+async def claim_due(
+    session: AsyncSession, *, project_id: str | None, grace: timedelta, lease: timedelta, limit: int
+) -> list[Due]:
+    """Take rows that the index is to follow, longest due first.
+
+    Like the outbox's, a claim is a date in the future and no lock: whoever dies with it leaves rows that are due again.
+    Rows younger than ``grace`` are left to whoever wrote them.
+    """
+    moment = now()
+    claim = moment + lease
+    wanted = sa.select(Memory.id).where(Memory.index_due_at <= moment - grace)
+    if project_id is not None:
+        wanted = wanted.where(Memory.project_id == project_id)
+    wanted = wanted.order_by(Memory.index_due_at, Memory.id).limit(limit).with_for_update(skip_locked=True)
+    rows = await session.execute(
+        sa.update(Memory)
+        .where(Memory.id.in_(wanted.scalar_subquery()))
+        .values(index_due_at=claim)
+        .returning(
+            Memory.id,
+            Memory.project_id,
+            Memory.kind,
+            Memory.text,
+            Memory.revision,
+            _LIVE.label("live"),
+        )
+        .execution_options(synchronize_session=False)
+    )
+    return sorted((Due._make([*row, claim]) for row in rows), key=lambda due: due.id)
+
+
+async def settle(session: AsyncSession, due: Due) -> bool:
+    """Note that the index has followed the row. False when the row has changed since the claim, and is due again."""
+    settled = await session.scalar(
+        sa.update(Memory)
+        .where(Memory.id == due.id, Memory.revision == due.revision, Memory.index_due_at == due.claim)
+        .values(index_due_at=None, indexed_at=now() if due.live else None)
+        .returning(Memory.id)
+        .execution_options(synchronize_session=False)
+    )
+    return settled is not None
+
+
+async def postpone(session: AsyncSession, dues: Sequence[Due], *, by: timedelta) -> None:
+    """Give claims back, to be taken again later."""
+    for due in dues:
+        await session.execute(
+            sa.update(Memory)
+            .where(Memory.id == due.id, Memory.index_due_at == due.claim)
+            .values(index_due_at=now() + by)
+            .execution_options(synchronize_session=False)
+        )
+
+
+async def index_all(session: AsyncSession) -> None:
+    """Have every vector written anew."""
+    await session.execute(
+        sa.update(Memory)
+        .where(_LIVE, Memory.index_due_at.is_(None))
+        .values(index_due_at=now())
+        .execution_options(synchronize_session=False)
+    )
+
+
+async def unindexed(session: AsyncSession) -> int:
+    """How many rows the index has not followed yet."""
+    statement = sa.select(sa.func.count()).select_from(Memory).where(Memory.index_due_at.is_not(None))
+    return await session.scalar(statement) or 0
