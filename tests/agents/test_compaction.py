@@ -6,7 +6,9 @@ import pytest
 from journeyman.agents import context
 from journeyman.agents.compaction import (
     CARRIED_LIMIT,
+    MAX_PROMISES,
     MIN_TURNS,
+    SHORTENED_ROOM,
     NextStep,
     SegmentState,
     estimate_tokens,
@@ -76,7 +78,7 @@ def test_carried_messages_are_bounded_and_the_latest_survive():
     said = [context.person_message(f"{number} " + "x" * 5000) for number in range(20)]
     segment, _ = next_segment([OPENING, *said], "s", worked(9))
     assert segment[-1] == said[-1]
-    assert sum(len(message["content"]) for message in segment[1:]) <= CARRIED_LIMIT
+    assert sum(len(message["content"]) for message in segment[1:]) <= CARRIED_LIMIT + SHORTENED_ROOM
     huge = context.person_message("x" * 1_000_000)
     segment, _ = next_segment([OPENING, huge], "s", worked(9))
     assert len(segment[1]["content"]) < CARRIED_LIMIT + 200
@@ -134,3 +136,44 @@ def test_the_request_is_one_more_message():
     assert summary_request()["role"] == "user"
     assert "Open promises" in summary_request()["content"]
     assert estimate_tokens([summary_request()]) > estimate_tokens([]) > 0
+
+
+def test_older_messages_from_people_are_shortened_before_any_is_left_out():
+    said = [context.person_message(f"{number}: never use eval. " + "x" * 3000) for number in range(12)]
+    segment, state = next_segment([OPENING, *said], "s", worked(9))
+    texts = [message["content"] for message in segment[1:]]
+    assert texts[-1] == said[-1]["content"]
+    assert [text.split()[4] for text in texts] == [f"{number}:" for number in range(12)]
+    assert state.left_out == 0
+    assert "not repeated here" not in segment[0]["content"]
+
+
+def test_messages_that_are_left_out_are_spoken_of_in_every_later_segment():
+    said = [context.person_message(f"{number} " + "x" * 6000) for number in range(60)]
+    segment, state = next_segment([OPENING, *said], "s", worked(9))
+    left_out = 60 - (len(segment) - 1)
+    assert left_out > 0
+    assert state.left_out == left_out
+    again, _ = next_segment(segment, "s", state)
+    assert f"{left_out} older messages from people" in again[0]["content"]
+
+
+def test_what_the_agent_said_it_would_do_is_carried_through_every_segment():
+    promises = [
+        "I will remove the debug hook before I submit.",
+        "I\u2019ll come back to the flaky test.",
+        "TODO: rename the column.",
+        "I still need to check Windows paths.",
+    ]
+    idle = [context.assistant_message(f"Looked at part {number}. It is fine.") for number in range(3)]
+    first = [context.assistant_message(f"That works. {promise} Next one.") for promise in promises]
+    messages, state = next_segment([OPENING, *first, *idle], "", worked(9))
+    for _ in range(3):
+        messages, state = next_segment([*messages, *idle], "", state)
+    assert state.promises == tuple(promises)
+    assert all(f"- {promise}" in messages[0]["content"] for promise in promises)
+    assert "It is fine" not in messages[0]["content"]
+    many = [context.assistant_message(f"I will do thing {number}.") for number in range(100)]
+    _, state = next_segment([*messages, *many], "", state)
+    assert len(state.promises) == MAX_PROMISES
+    assert state.promises[-1] == "I will do thing 99."

@@ -3,10 +3,12 @@
 The request for a summary is appended to the same messages, with the same tools, so that the engine answers from its
 prefix cache. The next segment starts with the original opening, not with a retelling: the instruction verbatim and the
 header lines (``Subtask:``, ``Round:``, ``Revision:``) stay what they were. What must not depend on a model's memory is
-carried over by the platform: messages from people, the last review, the files written, the commands in the background.
+carried over by the platform: messages from people, the last review, the files written, the commands in the background, and
+the sentences in which the agent said what it still had to do.
 """
 
 import json
+import re
 from collections.abc import Sequence
 from enum import StrEnum
 from typing import Any, Final
@@ -23,10 +25,21 @@ BYTES_PER_TOKEN: Final = 3.0
 """Code and JSON take 3 to 4 bytes per token with current tokenizers; the low end errs towards compacting early."""
 SUMMARY_LIMIT: Final = 24 * 1024
 CARRIED_LIMIT: Final = 16 * 1024
+SHORTENED: Final = 500
+SHORTENED_ROOM: Final = 8 * 1024
+"""Beyond ``CARRIED_LIMIT``, for older messages that are cut to ``SHORTENED`` bytes each."""
 MAX_LISTED: Final = 100
+MAX_PROMISES: Final = 20
+PROMISE_LIMIT: Final = 300
 MIN_TURNS: Final = 4
 """A segment that fills up in fewer turns than this has not gained anything by the summary."""
 
+_PROMISE: Final = re.compile(
+    r"\b(?:I(?:'|\u2019)ll|I (?:will|must|promise|should still|still have to|still need to|have to|need to)"
+    r"|TODO|remember to|don(?:'|\u2019)t forget|before (?:I )?(?:submit|hand))\b",
+    re.IGNORECASE,
+)
+_SENTENCE: Final = re.compile(r"(?<=[.!?])\s+|\n+")
 _OPEN: Final = "\n\n<so_far>\n"
 _CLOSE: Final = "\n</so_far>"
 _PERSON: Final = "[Message from a person]"
@@ -44,8 +57,8 @@ class NextStep(StrEnum):
 class SegmentState(BaseModel):
     """Kept with the thread. ``turns`` counts the answers in this segment, ``turns_before`` those in earlier ones.
 
-    ``short_runs`` counts compactions that came too soon, one after the other. ``files`` and ``background`` are what was
-    written and started in all segments.
+    ``short_runs`` counts compactions that came too soon, one after the other. ``files``, ``background`` and ``promises`` are
+    what was written, started and said to be done later in all segments.
     """
 
     model_config = ConfigDict(frozen=True)
@@ -56,6 +69,9 @@ class SegmentState(BaseModel):
     short_runs: int = 0
     files: tuple[str, ...] = ()
     background: tuple[str, ...] = ()
+    promises: tuple[str, ...] = ()
+    left_out: int = 0
+    """Messages from people that are not repeated any more."""
 
     def answered(self) -> "SegmentState":
         """After a turn of the model."""
@@ -108,6 +124,7 @@ def next_segment(messages: Sequence[Message], summary: str, state: SegmentState)
     if not messages:
         raise ValueError("a segment has at least its opening message")
     calls = _calls(messages)
+    carried, left_out = _carried(messages)
     turns = state.turns_before + state.turns
     after = SegmentState(
         segment=state.segment + 1,
@@ -115,6 +132,8 @@ def next_segment(messages: Sequence[Message], summary: str, state: SegmentState)
         short_runs=state.short_runs + 1 if state.turns < MIN_TURNS else 0,
         files=_merged(state.files, _written_files(calls)),
         background=_merged(state.background, _background_commands(calls)),
+        promises=_merged(state.promises, _promises(messages))[-MAX_PROMISES:],
+        left_out=state.left_out + left_out,
     )
     parts = [
         # A header line like those of the opening: which turn comes next, for whoever plays or reads the thread.
@@ -130,8 +149,15 @@ def next_segment(messages: Sequence[Message], summary: str, state: SegmentState)
         parts.append(
             "Commands started in the background so far:\n" + "\n".join(f"- {item}" for item in after.background)
         )
+    if after.promises:
+        parts.append(
+            "What you said you would do, word for word (some of it may be done):\n"
+            + "\n".join(f"- {promise}" for promise in after.promises)
+        )
+    if after.left_out:
+        parts.append(f"{after.left_out} older messages from people are not repeated here: `recall` finds them.")
     opening = _original(str(messages[0].get("content") or ""))
-    return [user_message(opening + _OPEN + "\n\n".join(parts) + _CLOSE), *_carried(messages)], after
+    return [user_message(opening + _OPEN + "\n\n".join(parts) + _CLOSE), *carried], after
 
 
 def _untagged(summary: str) -> str:
@@ -146,20 +172,40 @@ def _original(content: str) -> str:
     return content
 
 
-def _carried(messages: Sequence[Message]) -> list[Message]:
-    """What people said, all of it, and the last review; the oldest are dropped when together they are too long."""
+def _carried(messages: Sequence[Message]) -> tuple[list[Message], int]:
+    """What people said, and the last review; and how many of these are left out.
+
+    When together they are too long, the older ones are shortened, and only when even that is too much the oldest are
+    left out, which the caller says: a constraint that somebody set early must not vanish without a trace.
+    """
     said = [message for message in messages[1:] if message.get("role") == "user"]
     reviews = [message for message in said if str(message.get("content")).startswith(_REVIEW)]
-    kept: list[Message] = []
+    wanted = [
+        str(message.get("content"))
+        for message in said
+        if str(message.get("content")).startswith(_PERSON) or (reviews and message is reviews[-1])
+    ]
+    kept: list[str] = []
     room = CARRIED_LIMIT
-    for message in reversed(said):
-        text = str(message.get("content"))
-        if text.startswith(_PERSON) or (reviews and message is reviews[-1]):
-            room -= len(text.encode())
-            if room < 0 and kept:
-                break
-            kept.append(user_message(cut_text(text, CARRIED_LIMIT)))
-    return kept[::-1]
+    for text in reversed(wanted):
+        size = len(text.encode())
+        fitting = text if size <= room or not kept else cut_text(text, SHORTENED)
+        fitting = cut_text(fitting, CARRIED_LIMIT)
+        if len(fitting.encode()) > room + SHORTENED_ROOM:
+            break
+        room -= len(fitting.encode())
+        kept.append(fitting)
+    return [user_message(text) for text in kept[::-1]], len(wanted) - len(kept)
+
+
+def _promises(messages: Sequence[Message]) -> list[str]:
+    """The sentences of the agent's own text that speak of what is still to be done."""
+    found = []
+    for message in messages:
+        if message.get("role") == "assistant" and isinstance(message.get("content"), str):
+            sentences = _SENTENCE.split(message["content"])
+            found += [cut_text(each.strip(), PROMISE_LIMIT) for each in sentences if _PROMISE.search(each)]
+    return found
 
 
 def _calls(messages: Sequence[Message]) -> list[tuple[str, dict[str, Any]]]:
