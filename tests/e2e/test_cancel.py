@@ -60,3 +60,16 @@ async def test_a_cancel_that_is_acknowledged_near_the_end_counts(platform: Platf
     outcome = await platform.end(task_id)
     asked_before_its_end = answer["cancel_requested_at"] is not None
     assert outcome.task["state"] == ("cancelled" if asked_before_its_end else "succeeded")
+
+
+async def test_a_call_that_was_cut_off_has_an_end(platform: Platform) -> None:
+    """Also of a command that will not go: each call in the log has its result."""
+    stubborn = shell("trap '' TERM INT; echo begun; while true; do sleep 1; done")
+    task_id = await platform.submit([planner(plan()), coder(stubborn, work()), reviewer(approve())])
+    await platform.wait_until_call(task_id, "begun")
+    await platform.client.post(f"/v1/tasks/{task_id}/cancel")
+    outcome = await platform.end(task_id)
+    assert outcome.task["state"] == "cancelled"
+    calls = [event["data"]["call_id"] for event in outcome.of("agent.tool_call")]
+    assert sorted(calls) == sorted(result["call_id"] for result in outcome.results())
+    assert [result.get("error") for result in outcome.results() if result["call_id"] == calls[-1]] == ["cut_off"]

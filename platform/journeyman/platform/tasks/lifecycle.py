@@ -7,6 +7,7 @@ from sqlalchemy.ext.asyncio import AsyncSession
 from sqlalchemy.orm import load_only
 
 from journeyman.platform.approvals.withdrawal import withdraw
+from journeyman.platform.events.calls import end_open_calls
 from journeyman.platform.events.log import append, known
 from journeyman.platform.events.types import EventType
 from journeyman.platform.kit.clock import now
@@ -78,6 +79,7 @@ async def transition(
         task.paused_detail = None
     if to in TERMINAL:
         await withdraw(session, task, "cancelled" if to == TaskState.CANCELLED else "ended")
+        await end_open_calls(session, task_id)
     await append(
         session, task_id, EventType.TASK_STATE_CHANGED, {"from": current.value, "to": to.value}, step_key=step_key
     )

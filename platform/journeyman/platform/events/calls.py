@@ -1,0 +1,50 @@
+"""Tool calls in the log: each that was announced has an end there, also when the task ended in its middle."""
+
+from typing import Final
+
+import sqlalchemy as sa
+from sqlalchemy.ext.asyncio import AsyncSession
+from sqlalchemy.orm import aliased
+
+from journeyman.platform.events.log import append
+from journeyman.platform.events.models import Event
+from journeyman.platform.events.types import EventType
+
+CUT_OFF: Final = (
+    "No result: the task ended while this call was under way or still to come. What it did until then is not kept."
+)
+
+
+async def end_open_calls(session: AsyncSession, task_id: str) -> None:
+    """Write an ``agent.tool_result`` with ``error: cut_off`` for every call without a result, in the order of the calls."""
+    call, result = aliased(Event), aliased(Event)
+    call_id = call.data["call_id"].as_string()
+    has_result = sa.exists().where(
+        result.task_id == task_id,
+        result.type == EventType.AGENT_TOOL_RESULT,
+        result.data["call_id"].as_string() == call_id,
+    )
+    calls = await session.scalars(
+        sa.select(call)
+        .where(call.task_id == task_id, call.type == EventType.AGENT_TOOL_CALL, ~has_result)
+        .order_by(call.seq)
+    )
+    for event in calls.all():
+        data = event.data
+        await append(
+            session,
+            task_id,
+            EventType.AGENT_TOOL_RESULT,
+            {
+                "call_id": data["call_id"],
+                "role": data.get("role"),
+                "tool": data.get("tool"),
+                "ok": False,
+                "text": CUT_OFF,
+                "output_id": None,
+                "error": "cut_off",
+            },
+            thread_id=event.thread_id,
+            subtask_id=event.subtask_id,
+            step_key=f"{data['call_id']}:result",
+        )
