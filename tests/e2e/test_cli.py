@@ -2,53 +2,12 @@
 
 import asyncio
 import json
-import os
-import sys
-from dataclasses import dataclass
 from pathlib import Path
 
-import pytest
-
 from journeyman.platform import demos
-from journeyman.platform.embedded.stack import EmbeddedStack
+from support.command_line import CommandLine
 from support.platform import Platform
 from support.scripts import approve, coder, plan, planner, reviewer, shell, work
-
-
-@dataclass
-class Result:
-    code: int
-    out: str
-    err: str
-
-
-class CommandLine:
-    """Runs ``journeyman …`` as a process of its own, against the running platform."""
-
-    def __init__(self, stack: EmbeddedStack, home: Path) -> None:
-        self._environment = {
-            **os.environ,
-            "JOURNEYMAN_URL": stack.settings.api_url,
-            "JOURNEYMAN_API_KEY": (stack.settings.data_dir / "admin.key").read_text().strip(),
-            "JOURNEYMAN_DATA_DIR": str(home),
-        }
-
-    async def __call__(self, *arguments: str, stdin: bytes | None = None) -> Result:
-        process = await asyncio.create_subprocess_exec(
-            *(sys.executable, "-m", "journeyman.platform.cli.main", *arguments),
-            stdin=asyncio.subprocess.PIPE,
-            stdout=asyncio.subprocess.PIPE,
-            stderr=asyncio.subprocess.PIPE,
-            env=self._environment,
-        )
-        out, err = await process.communicate(stdin)
-        assert process.returncode is not None
-        return Result(process.returncode, out.decode(), err.decode())
-
-
-@pytest.fixture
-def journeyman(full_stack: EmbeddedStack, platform: Platform, tmp_path: Path) -> CommandLine:
-    return CommandLine(full_stack, tmp_path)
 
 
 async def test_all_demos_at_once_end_verified(journeyman: CommandLine) -> None:

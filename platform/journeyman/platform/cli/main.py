@@ -11,6 +11,7 @@ from typer.core import TyperGroup
 
 from journeyman.platform.cli.deploy import app as deploy_app
 from journeyman.platform.cli.exits import CommandError, Exit
+from journeyman.platform.cli.memory import app as memory_app
 from journeyman.platform.kit.errors import JourneymanError
 
 
@@ -383,6 +384,8 @@ def demo(
         demos.list_demos() if slug is None else demos.run_demo(Target(url, api_key), slug, keep=keep, timeout_s=timeout)
     )
 
+
+app.add_typer(memory_app, name="memory", rich_help_panel=_TASKS)
 
 DataDir = Annotated[
     Path | None,

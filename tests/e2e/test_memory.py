@@ -1,0 +1,71 @@
+"""What tasks learn, and what people do about it."""
+
+import asyncio
+import json
+from typing import Any
+
+import pytest
+
+from support.command_line import CommandLine
+from support.platform import Platform
+from support.scripts import call, simple
+
+
+async def test_a_person_adds_finds_corrects_and_deletes_on_the_command_line(journeyman: CommandLine) -> None:
+    added = await journeyman("memory", "add", "The parcel service wants labels in ZPL.", "--kind", "lesson")
+    assert added.code == 0, added.err
+    memory_id = added.out.strip()
+    found = await until_found(journeyman, "Which format do parcel labels have?", memory_id)
+    assert found["degraded"] is False
+    edited = await journeyman(
+        "memory", "edit", memory_id, "--text", "-", stdin=b"The parcel service wants labels as PDF.\n"
+    )
+    assert "as PDF" in edited.out
+    correction = await journeyman("memory", "add", "The parcel service takes labels as SVG.", "--supersedes", memory_id)
+    shown = await journeyman("memory", "show", memory_id)
+    assert f"superseded by {correction.out.strip()}" in shown.out
+    assert "labels in ZPL" in shown.out, "its history"
+    listed = await journeyman("memory", "list", "--origin", "person", "--json")
+    assert correction.out.strip() in [memory["id"] for memory in json.loads(listed.out)]
+    deleted = await journeyman("memory", "delete", correction.out.strip())
+    assert deleted.code == 0
+    assert "is deleted" in deleted.out
+    assert "fact" in (await journeyman("memory", "list", "--state", "deleted")).out
+
+
+async def until_found(journeyman: CommandLine, query: str, memory_id: str) -> dict[str, Any]:
+    async with asyncio.timeout(30):
+        while True:
+            result = await journeyman("memory", "search", query, "--json")
+            assert result.code == 0, result.err
+            found: dict[str, Any] = json.loads(result.out)
+            if memory_id in [memory["id"] for memory in found["data"]]:
+                return found
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("delete",), "Say what to delete"),
+        (("edit", "mem_1"), "nothing to change"),
+        (("add", "The key is sk-live-0123456789abcdef."), "looks like a key"),
+        (("show", "mem_00000000000000000000000000000000"), "no memory"),
+        (("list", "--kind", "rumour"), "kind"),
+    ],
+)
+async def test_wrong_commands_say_what_to_do(journeyman: CommandLine, arguments: tuple[str, ...], said: str) -> None:
+    result = await journeyman("memory", *arguments)
+    assert result.code == 2
+    assert said in result.err
+
+
+async def test_all_that_a_task_learnt_is_taken_away(platform: Platform, journeyman: CommandLine) -> None:
+    outcome = await platform.run(
+        simple(call("remember", text="Widgets of type Q7 are hexagonal, as their drawing says."))
+    )
+    task_id = outcome.task["id"]
+    listed = json.loads((await journeyman("memory", "list", "--task", task_id, "--json")).out)
+    assert [memory["text"] for memory in listed] == ["Widgets of type Q7 are hexagonal, as their drawing says."]
+    deleted = await journeyman("memory", "delete", "--task", task_id)
+    assert deleted.out == f"Deleted 1 memories of {task_id}.\n"
+    assert json.loads((await journeyman("memory", "list", "--task", task_id, "--json")).out) == []
