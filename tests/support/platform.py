@@ -87,6 +87,12 @@ class Platform:
                     return task
                 await asyncio.sleep(0.05)
 
+    async def wait_until(self, task_id: str, condition: Any, timeout_s: float = 60) -> None:
+        """Poll the log until ``condition(events)`` is true."""
+        async with asyncio.timeout(timeout_s):
+            while not condition(await self.events(task_id)):
+                await asyncio.sleep(0.05)
+
     async def wait_until_event(self, task_id: str, type_: str, timeout_s: float = 60) -> None:
         """Poll the log until it holds an event of that type."""
         async with asyncio.timeout(timeout_s):

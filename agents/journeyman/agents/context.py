@@ -27,6 +27,7 @@ Message = dict[str, Any]
 DIFF_LIMIT: Final = 64 * 1024
 SUMMARY_LIMIT: Final = 16 * 1024
 MAX_MEMORIES: Final = 20
+MAX_CONFLICTS: Final = 50
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,6 +126,20 @@ def findings_note(round_number: int, findings: Sequence[Finding]) -> Message:
     return user_message(
         f"[Review, round {round_number}: changes requested]\n{findings_text(findings)}\n\n"
         "Deal with every finding, run the checks again, then submit your work again."
+    )
+
+
+def merge_conflict_note(conflicts: Sequence[tuple[str, str]]) -> Message:
+    """Said when approved work conflicts with what other subtasks did meanwhile: each path with the kind of its conflict."""
+    listed = "\n".join(f"- {printable(path)} ({kind})" for path, kind in conflicts[:MAX_CONFLICTS])
+    if len(conflicts) > MAX_CONFLICTS:
+        listed += f"\n- and {len(conflicts) - MAX_CONFLICTS} more"
+    return user_note(
+        "Your work was approved, but other subtasks changed the same places meanwhile. Your workspace is now a new sandbox "
+        "that holds their work and yours, merged as far as it could be; running processes are gone. These paths are in "
+        f"conflict:\n{listed}\nText files have both versions between the usual markers (<<<<<<<, =======, >>>>>>>). "
+        "Resolve every conflict so that both intentions hold, remove the markers, run the checks again, then submit your "
+        "work again."
     )
 
 

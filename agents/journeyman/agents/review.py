@@ -17,25 +17,26 @@ OUTPUT_LIMIT = 4 * 1024
 
 
 class Next(StrEnum):
-    """Where a subtask or a task goes from here."""
+    """Where a subtask goes from here."""
 
     ACCEPT = "accept"
     REVISE = "revise"
     REPLAN = "replan"
-    FAIL = "fail"
 
 
 class ReviewPolicy(BaseModel):
-    """``max_rounds`` reviews for a subtask, then a new plan; ``max_revisions`` plans for a task, the first included.
+    """``max_rounds`` reviews for a subtask, then a new plan; ``max_plans`` plans for a task, the first included.
 
     Three rounds: in the first two a Coder repairs what was overlooked; what is still wrong in a third was understood
-    wrongly, and a better instruction helps more than a fourth attempt. Three plans for the same reason.
+    wrongly, and a better instruction helps more than a fourth attempt. Three plans for the same reason. Work that
+    conflicts with what others did at the same time goes back to its Coder, at most ``max_conflicts`` times.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     max_rounds: int = Field(default=3, ge=1, le=20)
-    max_revisions: int = Field(default=3, ge=1, le=20)
+    max_plans: int = Field(default=3, ge=1, le=20)
+    max_conflicts: int = Field(default=5, ge=1, le=20)
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +60,6 @@ def after_review(
     review: SubmitReview,
     *,
     round_number: int,
-    revision: int,
     policy: ReviewPolicy | None = None,
     work_changed: bool = True,
 ) -> Decision:
@@ -76,9 +76,9 @@ def after_review(
         # The Reviewer's own scale says that minor findings are not worth a round; the first round takes them along.
         return Decision(Next.ACCEPT, f"Only minor findings are left in round {round_number}.")
     if round_number > 1 and not work_changed:
-        return _replan(revision, rules, f"Round {round_number} changed nothing in the workspace.")
+        return Decision(Next.REPLAN, f"Round {round_number} changed nothing in the workspace.")
     if round_number >= rules.max_rounds:
-        return _replan(revision, rules, f"Changes were still requested in round {round_number} of {rules.max_rounds}.")
+        return Decision(Next.REPLAN, f"Changes were still requested in round {round_number} of {rules.max_rounds}.")
     return Decision(Next.REVISE, f"Changes requested in round {round_number} of {rules.max_rounds}.")
 
 
@@ -98,9 +98,3 @@ def acceptance_reason(failed: Sequence[FailedCommand]) -> str:
         output = cut_text(item.output, OUTPUT_LIMIT).rstrip() or "(no output)"
         parts.append(f"This acceptance command {ended}:\n{item.command}\nOutput:\n{output}")
     return "The platform ran the acceptance commands in a clean sandbox. " + "\n\n".join(parts)
-
-
-def _replan(revision: int, policy: ReviewPolicy, why: str) -> Decision:
-    if revision >= policy.max_revisions:
-        return Decision(Next.FAIL, f"{why} No plan is left: {revision} of {policy.max_revisions} were tried.")
-    return Decision(Next.REPLAN, f"{why} Plan {revision + 1} of at most {policy.max_revisions} follows.")

@@ -158,7 +158,7 @@ class Rehearsal:
                 )
                 fork = self.place.fork("review")
                 review = self.act("reviewer", fork, [opening], ("reviewer", subtask.id, number)).arguments
-                decision = after_review(review, round_number=number, revision=1)
+                decision = after_review(review, round_number=number)
                 if decision.next == Next.ACCEPT:
                     break
                 assert decision.next == Next.REVISE

@@ -1,12 +1,13 @@
 """One conversation from opening to hand-over, as workflow code: model call, tool calls, next step."""
 
 import asyncio
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Any, Final, TypeVar
 
 from temporalio import workflow
 from temporalio.common import RetryPolicy
-from temporalio.exceptions import ActivityError, ApplicationError
+from temporalio.exceptions import ActivityError, ApplicationError, CancelledError
 
 with workflow.unsafe.imports_passed_through():
     from journeyman.platform.kit.names import Queue
@@ -19,11 +20,21 @@ R = TypeVar("R")
 BUDGET_EXHAUSTED: Final = "budget_exhausted"
 
 
-class Control:
-    """Pause and resume, kept by each workflow and awaited between steps."""
+class Interrupted(Exception):
+    """The call was cancelled for a message from a person, which is to be read now."""
 
-    def __init__(self) -> None:
-        self.paused_for: str | None = None
+
+class Control:
+    """Pause, resume and interrupt, kept by each workflow and awaited between steps.
+
+    ``spread`` tells the task's other conversations of a pause that begins in this one.
+    """
+
+    def __init__(self, paused_for: str | None, spread: Callable[[str], Awaitable[None]]) -> None:
+        self.paused_for = paused_for
+        self._spread = spread
+        self._call: workflow.ActivityHandle[Any] | None = None
+        self._interrupted: workflow.ActivityHandle[Any] | None = None
 
     def pause(self, reason: str) -> None:
         self.paused_for = reason
@@ -31,15 +42,47 @@ class Control:
     def resume(self) -> None:
         self.paused_for = None
 
+    def interrupt(self) -> None:
+        """Cancel the call that is under way, if one is; the message is read at the next step in any case."""
+        if self._call is not None:
+            self._interrupted = self._call
+            self._call.cancel()
+
+    async def stop(self, task: Pause) -> None:
+        """Pause the whole task from within.
+
+        The workflows are told before the store is: whoever sees the pause and resumes the task comes after it.
+        """
+        self.pause(task.reason)
+        await self._spread(task.reason)
+        await store("pause_task", task)
+
     async def gate(self) -> None:
         """Return as soon as the task is not paused. Raises :class:`asyncio.CancelledError` once it is to be cancelled.
 
         An activity that completes in the moment it is cancelled swallows the cancellation: it shows only here.
         """
-        current = asyncio.current_task()
-        if current is not None and current.cancelling():
-            raise asyncio.CancelledError
+        check_cancelled()
         await workflow.wait_condition(lambda: self.paused_for is None)
+
+    async def run(self, call: workflow.ActivityHandle[R]) -> R:
+        """The result of an activity that a person may interrupt. Raises :class:`Interrupted`."""
+        self._call = call
+        try:
+            return await call
+        except ActivityError as error:
+            if self._interrupted is call and isinstance(error.cause, CancelledError):
+                check_cancelled()
+                raise Interrupted from error
+            raise
+        finally:
+            self._call = None
+
+
+def check_cancelled() -> None:
+    current = asyncio.current_task()
+    if current is not None and current.cancelling():
+        raise asyncio.CancelledError
 
 
 @dataclass(frozen=True)
@@ -63,35 +106,47 @@ async def converse(control: Control, thread: ThreadRef, step: int) -> Talk:
         await control.gate()
         current = Step(thread=thread, number=step, tries=tries)
         try:
-            turn = await workflow.execute_activity(
-                "call_model",
-                current,
-                result_type=Turn,
-                task_queue=Queue.MODELS,
-                start_to_close_timeout=timing.LONG,
-                heartbeat_timeout=timing.HEARTBEAT_TIMEOUT,
-                retry_policy=timing.MODELS,
-                cancellation_type=workflow.ActivityCancellationType.WAIT_CANCELLATION_COMPLETED,
-            )
+            turn = await control.run(_call_model(current))
+        except Interrupted:
+            tries += 1
+            continue
         except ActivityError as error:
             if not is_failure(error, BUDGET_EXHAUSTED):
                 raise
-            control.pause("budget")
             detail = str(error.cause) if error.cause else None
-            await store("pause_task", Pause(task=thread.task, reason="budget", detail=detail, facts=facts_of(error)))
+            await control.stop(Pause(task=thread.task, reason="budget", detail=detail, facts=facts_of(error)))
             tries += 1
             continue
-        acting = current.model_copy(update={"new_tokens": turn.new_tokens})
-        outcome = await in_sandbox("run_tools", acting, StepOutcome)
+        outcome = await _run_tools(control, current.model_copy(update={"new_tokens": turn.new_tokens}))
         step += 1
         tries = 0
         idle = idle + 1 if outcome.idle else 0
         if outcome.submitted:
             return Talk(step, outcome)
         if outcome.tripped is not None:
-            control.pause("circuit_breaker")
-            await store("pause_task", Pause(task=thread.task, reason="circuit_breaker", detail=outcome.tripped))
+            await control.stop(Pause(task=thread.task, reason="circuit_breaker", detail=outcome.tripped))
     return Talk(step)
+
+
+def _call_model(step: Step) -> workflow.ActivityHandle[Turn]:
+    return workflow.start_activity(
+        "call_model",
+        step,
+        result_type=Turn,
+        task_queue=Queue.MODELS,
+        start_to_close_timeout=timing.LONG,
+        heartbeat_timeout=timing.HEARTBEAT_TIMEOUT,
+        retry_policy=timing.MODELS,
+        cancellation_type=workflow.ActivityCancellationType.WAIT_CANCELLATION_COMPLETED,
+    )
+
+
+async def _run_tools(control: Control, step: Step) -> StepOutcome:
+    """Carry out the step's calls. After an interruption, those that are not done are ended, and said to be so."""
+    try:
+        return await control.run(start_in_sandbox("run_tools", step, StepOutcome))
+    except Interrupted:
+        return await in_sandbox("run_tools", step.model_copy(update={"interrupted": True}), StepOutcome)
 
 
 def is_failure(error: ActivityError, code: str) -> bool:
@@ -107,19 +162,30 @@ def facts_of(error: ActivityError) -> dict[str, Any]:
 
 async def store(activity: str, argument: object, *, retry: RetryPolicy = timing.STORES) -> None:
     """Run an activity that only writes to stores."""
-    await workflow.execute_activity(
+    await ask_stores(activity, argument, type(None), retry=retry)
+
+
+async def ask_stores(activity: str, argument: object, result: type[R], *, retry: RetryPolicy = timing.STORES) -> R:
+    """Run an activity that works with stores alone."""
+    outcome: R = await workflow.execute_activity(
         activity,
         argument,
+        result_type=result,
         task_queue=Queue.ORCHESTRATION,
         start_to_close_timeout=timing.SHORT,
         heartbeat_timeout=timing.HEARTBEAT_TIMEOUT,
         retry_policy=retry,
     )
+    return outcome
 
 
 async def in_sandbox(activity: str, argument: object, result: type[R]) -> R:
     """Run an activity that works in a sandbox, watched by heartbeat."""
-    outcome: R = await workflow.execute_activity(
+    return await start_in_sandbox(activity, argument, result)
+
+
+def start_in_sandbox(activity: str, argument: object, result: type[R]) -> workflow.ActivityHandle[R]:
+    handle: workflow.ActivityHandle[R] = workflow.start_activity(
         activity,
         argument,
         result_type=result,
@@ -129,4 +195,4 @@ async def in_sandbox(activity: str, argument: object, result: type[R]) -> R:
         retry_policy=timing.STORES,
         cancellation_type=workflow.ActivityCancellationType.WAIT_CANCELLATION_COMPLETED,
     )
-    return outcome
+    return handle

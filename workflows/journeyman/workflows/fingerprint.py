@@ -15,6 +15,7 @@ from typing import Any, Final
 
 WORKFLOW_MODULES: Final = (
     "journeyman.workflows.task_workflow",
+    "journeyman.workflows.crew",
     "journeyman.workflows.subtask_workflow",
     "journeyman.workflows.agent_loop",
 )

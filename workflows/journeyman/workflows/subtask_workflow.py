@@ -1,20 +1,25 @@
-"""One subtask: Coder and Reviewer take turns until the work is approved or the rounds are used up."""
-
-from types import NoneType
+"""One subtask: Coder and Reviewer take turns until the work is approved and merged, or the rounds are used up."""
 
 from temporalio import workflow
 
 with workflow.unsafe.imports_passed_through():
-    from journeyman.agents.review import Next
-    from journeyman.platform.kit.names import SIGNAL_PAUSE, SIGNAL_RESUME, SUBTASK_WORKFLOW
+    from journeyman.agents.review import Next, ReviewPolicy
+    from journeyman.platform.kit.names import (
+        SIGNAL_INTERRUPT,
+        SIGNAL_PAUSE,
+        SIGNAL_RESUME,
+        SUBTASK_WORKFLOW,
+        task_workflow_id,
+    )
+    from journeyman.platform.tasks.contract import SubtaskProgress
 
-from journeyman.workflows.agent_loop import Control, converse, in_sandbox, store
+from journeyman.workflows.agent_loop import Control, check_cancelled, converse, in_sandbox, store
 from journeyman.workflows.types import (
     Findings,
+    Integration,
     OpenThread,
     RunSubtask,
     SubtaskEnd,
-    SubtaskProgress,
     SubtaskResult,
     ThreadRef,
 )
@@ -36,8 +41,7 @@ class SubtaskWorkflow:
     def __init__(self, subtask: RunSubtask) -> None:
         self._subtask = subtask
         self._progress = subtask.progress.model_copy()
-        self._control = Control()
-        self._control.paused_for = subtask.progress.paused_for
+        self._control = Control(subtask.progress.paused_for, self._spread)
 
     @workflow.signal(name=SIGNAL_PAUSE)
     def pause(self, reason: str) -> None:
@@ -47,45 +51,59 @@ class SubtaskWorkflow:
     def resume(self) -> None:
         self._control.resume()
 
+    @workflow.signal(name=SIGNAL_INTERRUPT)
+    def interrupt(self) -> None:
+        self._control.interrupt()
+
     @workflow.query
     def progress(self) -> SubtaskProgress:
         return self._progress
 
     @workflow.run
     async def run(self, subtask: RunSubtask) -> SubtaskResult:
-        problem: str | None = None
         try:
             await self._work()
         except _Suspended:
             self._progress.paused_for = self._control.paused_for
             await workflow.wait_condition(workflow.all_handlers_finished)
+            # A cancellation that an activity's completion swallowed must not be lost with this run.
+            check_cancelled()
             workflow.continue_as_new(subtask.model_copy(update={"progress": self._progress}))
         except _GivenUp as outcome:
-            problem = str(outcome)
-        end = SubtaskEnd(
-            task=subtask.task,
-            revision=subtask.revision,
-            subtask_id=subtask.subtask_id,
-            completed=problem is None,
-            problem=problem,
-        )
-        await in_sandbox("end_subtask", end, NoneType)
-        return SubtaskResult(subtask_id=subtask.subtask_id, completed=problem is None, problem=problem)
+            await self._end(str(outcome))
+            return SubtaskResult(subtask_id=subtask.subtask_id, completed=False, problem=str(outcome))
+        return SubtaskResult(subtask_id=subtask.subtask_id, completed=True)
+
+    async def _spread(self, reason: str) -> None:
+        """The task's workflow tells the other subtasks, and this one again, which changes nothing."""
+        parent = workflow.get_external_workflow_handle(task_workflow_id(self._subtask.task.task_id))
+        await parent.signal(SIGNAL_PAUSE, reason)
 
     async def _work(self) -> None:
-        """Return once the work is approved."""
+        """Return once the work is approved and in the task's head."""
         progress = self._progress
         while True:
-            if progress.coder is None:
-                progress.coder = await self._open("coder", 1)
-            if progress.reviewer is None:
-                await self._code(progress, progress.coder)
-                progress.reviewer = await self._open("reviewer", progress.round)
+            coder = self._thread(progress.coder, "coder") or await self._open("coder", 1)
+            progress.coder = coder.thread_id
+            reviewer = self._thread(progress.reviewer, "reviewer")
+            if reviewer is None:
+                await self._code(progress, coder)
+                reviewer = await self._open("reviewer", progress.round)
+                progress.reviewer = reviewer.thread_id
                 progress.reviewer_step = 0
-            if await self._review(progress, progress.coder, progress.reviewer):
+            approved = await self._review(progress, coder, reviewer)
+            if approved and not (await self._end(None)).conflict:
                 return
             progress.reviewer = None
             progress.round += 1
+            if approved:
+                self._count_conflict(progress)
+
+    @staticmethod
+    def _count_conflict(progress: SubtaskProgress) -> None:
+        progress.conflicts += 1
+        if progress.conflicts > ReviewPolicy().max_conflicts:
+            raise _GivenUp(f"Its work conflicted with that of other subtasks {progress.conflicts} times in a row.")
 
     async def _code(self, progress: SubtaskProgress, coder: ThreadRef) -> None:
         talk = await converse(self._control, coder, progress.coder_step)
@@ -110,6 +128,32 @@ class SubtaskWorkflow:
         findings = Findings(thread=coder, reviewer_thread_id=reviewer.thread_id, round=progress.round)
         await store("deliver_findings", findings)
         return False
+
+    async def _end(self, problem: str | None) -> Integration:
+        """Merge approved work into the task's head, or note why the subtask was given up."""
+        end = SubtaskEnd(
+            task=self._subtask.task,
+            revision=self._subtask.revision,
+            subtask_id=self._subtask.subtask_id,
+            coder=self._progress.coder or "",
+            round=self._progress.round,
+            completed=problem is None,
+            problem=problem,
+        )
+        return await in_sandbox("end_subtask", end, Integration)
+
+    def _thread(self, thread_id: str | None, role: str) -> ThreadRef | None:
+        """A thread that is open already."""
+        if thread_id is None:
+            return None
+        subtask = self._subtask
+        return ThreadRef(
+            task=subtask.task,
+            thread_id=thread_id,
+            role=role,
+            revision=subtask.revision,
+            subtask_id=subtask.subtask_id,
+        )
 
     async def _open(self, role: str, round_: int) -> ThreadRef:
         opening = OpenThread(

@@ -4,41 +4,40 @@ import asyncio
 from types import NoneType
 
 from temporalio import workflow
-from temporalio.common import WorkflowIDReusePolicy
 from temporalio.exceptions import ActivityError, ApplicationError, CancelledError, ChildWorkflowError, FailureError
 
 with workflow.unsafe.imports_passed_through():
-    from journeyman.agents.plans import ready_subtasks
     from journeyman.agents.review import ReviewPolicy
     from journeyman.platform.kit.names import (
         SIGNAL_CANCEL,
+        SIGNAL_INTERRUPT,
         SIGNAL_PAUSE,
         SIGNAL_RESUME,
+        SIGNAL_REWIND,
         TASK_WORKFLOW,
-        WORKFLOW_TASK_TIMEOUT,
-        Queue,
-        subtask_workflow_id,
     )
     from journeyman.platform.tasks.contract import Phase, StartTask, TaskProgress, TaskState
 
 from journeyman.workflows import timing
-from journeyman.workflows.agent_loop import Control, converse, in_sandbox, store
-from journeyman.workflows.subtask_workflow import SubtaskWorkflow
+from journeyman.workflows.agent_loop import Control, ask_stores, converse, in_sandbox, store
+from journeyman.workflows.crew import Crew
 from journeyman.workflows.types import (
+    ApplyRewind,
+    Closed,
     Finish,
     LoadPlan,
     OpenThread,
     PlanGraph,
     Prepared,
-    RunSubtask,
     StateChange,
-    SubtaskProgress,
-    SubtaskResult,
     TaskRef,
     ThreadRef,
     Verification,
     Verify,
 )
+
+REWINDS_REMEMBERED = 50
+"""Ids of applied rewinds that a run carries over, so that a signal delivered twice goes back once."""
 
 
 @workflow.defn(name=TASK_WORKFLOW)
@@ -47,31 +46,39 @@ class TaskWorkflow:
 
     @workflow.init
     def __init__(self, start: StartTask) -> None:
-        self._task = TaskRef(task_id=start.task_id, project_id=start.project_id)
-        self._progress = start.progress.model_copy()
-        self._control = Control()
-        self._control.paused_for = start.progress.paused_for
+        self._task = TaskRef(task_id=start.task_id, project_id=start.project_id, epoch=start.progress.epoch)
+        self._progress = start.progress.model_copy(deep=True)
+        self._control = Control(start.progress.paused_for, self._spread)
+        self._crew = Crew(self._task, self._control)
         self._cancelled = False
+        self._rewinds: list[str] = []
         self._main: asyncio.Task[Finish | None] | None = None
-        self._child: str | None = None
 
     @workflow.signal(name=SIGNAL_CANCEL)
     def cancel(self) -> None:
         self._cancelled = True
-        if self._main is not None:
-            self._main.cancel()
+        self._stop()
+
+    @workflow.signal(name=SIGNAL_REWIND)
+    def rewind(self, rewind_id: str) -> None:
+        if rewind_id not in self._progress.rewinds and rewind_id not in self._rewinds:
+            self._rewinds.append(rewind_id)
+            self._stop()
 
     @workflow.signal(name=SIGNAL_PAUSE)
     async def pause(self, reason: str) -> None:
         self._control.pause(reason)
-        if self._child is not None:
-            await workflow.get_external_workflow_handle(self._child).signal(SIGNAL_PAUSE, reason)
+        await self._crew.tell(SIGNAL_PAUSE, reason)
 
     @workflow.signal(name=SIGNAL_RESUME)
     async def resume(self) -> None:
         self._control.resume()
-        if self._child is not None:
-            await workflow.get_external_workflow_handle(self._child).signal(SIGNAL_RESUME)
+        await self._crew.tell(SIGNAL_RESUME)
+
+    @workflow.signal(name=SIGNAL_INTERRUPT)
+    async def interrupt(self) -> None:
+        self._control.interrupt()
+        await self._crew.tell(SIGNAL_INTERRUPT)
 
     @workflow.query
     def progress(self) -> TaskProgress:
@@ -79,18 +86,44 @@ class TaskWorkflow:
 
     @workflow.run
     async def run(self, start: StartTask) -> str:
-        finish = await self._outcome()
-        if finish is None:
-            self._progress.paused_for = self._control.paused_for
+        while True:
+            finish = await self._outcome()
+            if finish is not None:
+                # Beyond cancellation's reach: however the task ended, its sandboxes are released and its end is written.
+                closed = await asyncio.shield(self._close(finish))
+                if closed.state is not None:
+                    return closed.state
+                self._reopen(closed)
             await workflow.wait_condition(workflow.all_handlers_finished)
-            if not self._cancelled:
-                workflow.continue_as_new(start.model_copy(update={"progress": self._progress}))
-            finish = self._ended(TaskState.CANCELLED)
-        # Beyond cancellation's reach: however the task ended, its sandboxes are released and its end is written.
-        await asyncio.shield(self._close(finish))
-        return finish.state
+            await self._go_back()
+            if self._cancelled or self._rewinds:
+                continue
+            self._progress.paused_for = self._control.paused_for
+            workflow.continue_as_new(start.model_copy(update={"progress": self._progress}))
 
-    async def _close(self, finish: Finish) -> None:
+    def _stop(self) -> None:
+        """End what is under way, once: a second cancellation would cut short the clearing up after the first."""
+        if self._main is not None and not self._main.cancelling():
+            self._main.cancel()
+
+    async def _spread(self, reason: str) -> None:
+        """The Planner is alone while it talks: nobody else has to hear of its pause."""
+
+    async def _outcome(self) -> Finish | None:
+        """How the task ended; None when it is to go on in a new run: the history is full, or the task goes back."""
+        if not self._cancelled and not self._rewinds:
+            self._main = asyncio.create_task(self._carry())
+            try:
+                finish = await self._main
+            except (asyncio.CancelledError, CancelledError):
+                finish = None
+            except FailureError as error:
+                finish = self._ended(TaskState.ERRORED, *describe(error))
+            if not self._cancelled and not self._rewinds:
+                return finish
+        return self._ended(TaskState.CANCELLED) if self._cancelled else None
+
+    async def _close(self, finish: Finish) -> Closed:
         """Never give up on writing the end: a task without one would look alive for ever."""
         try:
             await in_sandbox("release_sandboxes", self._task, NoneType)
@@ -98,25 +131,29 @@ class TaskWorkflow:
             workflow.logger.exception("sandboxes were not released; they end with their leases")
         while True:
             try:
-                return await store("finish_task", finish)
+                return await ask_stores("finish_task", finish, Closed)
             except ActivityError:
                 workflow.logger.exception("the end of the task could not be written; trying again")
                 await workflow.sleep(timing.FINISH_AGAIN)
 
-    async def _outcome(self) -> Finish | None:
-        """How the task ended; None when the run's history is full and a new run is to go on."""
-        if self._cancelled:
-            return self._ended(TaskState.CANCELLED)
-        self._main = asyncio.create_task(self._carry())
-        try:
-            return await self._main
-        except (asyncio.CancelledError, CancelledError):
-            return self._ended(TaskState.CANCELLED)
-        except FailureError as error:
-            if self._cancelled:
-                return self._ended(TaskState.CANCELLED)
-            code, message = describe(error)
-            return self._ended(TaskState.ERRORED, code, message)
+    def _reopen(self, closed: Closed) -> None:
+        """The end did not come to be: a person had asked for something before it was written."""
+        if closed.rewind_id is not None:
+            self.rewind(closed.rewind_id)
+        elif closed.unread:
+            self._plan_anew("A person sent a message when the work was already verified. Plan what it asks for.")
+
+    async def _go_back(self) -> None:
+        """Apply the rewinds that were asked for, in order. What they came to is where the next run begins."""
+        while self._rewinds and not self._cancelled:
+            rewind_id = self._rewinds.pop(0)
+            wanted = ApplyRewind(task=self._task, rewind_id=rewind_id)
+            before = self._progress
+            self._progress = await in_sandbox("apply_rewind", wanted, TaskProgress)
+            self._progress.rewinds = [*before.rewinds, rewind_id][-REWINDS_REMEMBERED:]
+            # One may have been cut short: its receipts stay, and are not taken for those of the next.
+            self._progress.verifications = before.verifications + 1
+            self._task.epoch = self._progress.epoch
 
     async def _carry(self) -> Finish | None:
         progress = self._progress
@@ -160,33 +197,21 @@ class TaskWorkflow:
         return None
 
     async def _work(self, progress: TaskProgress) -> Finish | None:
-        """Carry out one subtask that is ready, in the order of the plan's graph; after the last, go on to verify."""
+        """Carry out the plan's graph; after the last subtask, go on to verify."""
         await self._enter(TaskState.RUNNING)
-        graph = await workflow.execute_activity(
-            "load_plan",
-            LoadPlan(task=self._task, revision=progress.revision),
-            result_type=PlanGraph,
-            task_queue=Queue.ORCHESTRATION,
-            start_to_close_timeout=timing.SHORT,
-            heartbeat_timeout=timing.HEARTBEAT_TIMEOUT,
-            retry_policy=timing.STORES,
-        )
-        for _ in range(len(graph.subtasks)):
-            ready = ready_subtasks(graph, progress.done)
-            if not ready:
-                break
-            result = await self._subtask(ready[0].id)
-            if not result.completed:
-                return await self._replan(f"Subtask {result.subtask_id} was given up. {result.problem}")
-            progress.done.append(result.subtask_id)
-            await self._control.gate()
-        progress.phase = Phase.VERIFY
+        graph = await ask_stores("load_plan", LoadPlan(task=self._task, revision=progress.revision), PlanGraph)
+        problems = await self._crew.work(graph, progress)
+        if problems:
+            return await self._replan("\n\n".join(problems))
+        if len(progress.done) == len(graph.subtasks):
+            progress.phase = Phase.VERIFY
         return None
 
     async def _verify(self, progress: TaskProgress) -> Finish | None:
         await self._enter(TaskState.VERIFYING)
-        wanted = Verify(task=self._task, revision=progress.revision, attempt=progress.revision)
+        wanted = Verify(task=self._task, revision=progress.revision, attempt=progress.verifications + 1)
         verification = await in_sandbox("verify", wanted, Verification)
+        progress.verifications += 1
         if not verification.passed:
             return await self._replan(verification.problem or "")
         await in_sandbox("hand_over", self._task, NoneType)
@@ -196,43 +221,26 @@ class TaskWorkflow:
         return finish
 
     async def _replan(self, reason: str) -> Finish | None:
-        """Go back to planning with what went wrong; after the last revision, the task has failed."""
-        progress = self._progress
-        if progress.revision >= ReviewPolicy().max_revisions:
+        """Go back to planning with what went wrong; after the last plan, the task has failed."""
+        plans = self._progress.plans
+        if plans >= ReviewPolicy().max_plans:
             await in_sandbox("hand_over", self._task, NoneType)
             return self._ended(
-                TaskState.FAILED,
-                "not_accepted",
-                f"{progress.revision} plans were tried. The last one ended so:\n{reason}",
+                TaskState.FAILED, "not_accepted", f"{plans} plans were tried. The last one ended so:\n{reason}"
             )
-        progress.revision += 1
+        self._plan_anew(reason)
+        self._progress.plans = plans + 1
+        return None
+
+    def _plan_anew(self, reason: str) -> None:
+        progress = self._progress
+        progress.last_revision += 1
+        progress.revision = progress.last_revision
         progress.reason = reason
         progress.phase = Phase.PLAN
         progress.planner_step = 0
         progress.done = []
-        return None
-
-    async def _subtask(self, subtask_id: str) -> SubtaskResult:
-        subtask = RunSubtask(
-            task=self._task,
-            revision=self._progress.revision,
-            subtask_id=subtask_id,
-            progress=SubtaskProgress(paused_for=self._control.paused_for),
-        )
-        self._child = subtask_workflow_id(self._task.task_id, subtask_id, subtask.revision)
-        try:
-            return await workflow.execute_child_workflow(
-                SubtaskWorkflow.run,
-                subtask,
-                id=self._child,
-                task_queue=Queue.ORCHESTRATION,
-                task_timeout=WORKFLOW_TASK_TIMEOUT,
-                # One that runs was started by a run of this task that was reset: it is of no use any more.
-                id_reuse_policy=WorkflowIDReusePolicy.TERMINATE_IF_RUNNING,
-                cancellation_type=workflow.ChildWorkflowCancellationType.WAIT_CANCELLATION_COMPLETED,
-            )
-        finally:
-            self._child = None
+        progress.subtasks = {}
 
     async def _enter(self, state: TaskState) -> None:
         occasion = f"{self._progress.epoch}:{self._progress.revision}"

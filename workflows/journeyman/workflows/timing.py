@@ -42,5 +42,8 @@ IDLE_TURNS: Final = 5
 STICKY_QUEUE: Final = timedelta(seconds=1.5)
 """How long Temporal waits for the worker that last held a workflow (measured: idle takeover 2.1 s at 2 s, 10.1 s at 10)."""
 
+PARALLEL_SUBTASKS: Final = 4
+"""Subtasks of one task at once. Each holds a sandbox or two; more would wait for the model anyway."""
+
 FINISH_AGAIN: Final = timedelta(seconds=30)
 """Between attempts to write the end of a task when the platform itself is at fault."""

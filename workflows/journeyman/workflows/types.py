@@ -4,10 +4,15 @@ from typing import Any
 
 from pydantic import BaseModel
 
+from journeyman.platform.tasks.contract import SubtaskProgress
+
 
 class TaskRef(BaseModel):
+    """``epoch``: how often the task was rewound; threads and subtask workflows of each epoch are their own."""
+
     task_id: str
     project_id: str
+    epoch: int = 0
 
 
 class StateChange(BaseModel):
@@ -27,6 +32,21 @@ class Finish(BaseModel):
     failure_message: str | None = None
     retryable: bool = False
     verified: bool = False
+
+
+class Closed(BaseModel):
+    """``state``: how the task ended. Without one it goes on, because of what a person asked for before the end was written:
+    ``rewind_id`` names a rewind, ``unread`` tells of messages that no agent has read.
+    """
+
+    state: str | None = None
+    rewind_id: str | None = None
+    unread: bool = False
+
+
+class ApplyRewind(BaseModel):
+    task: TaskRef
+    rewind_id: str
 
 
 class Prepared(BaseModel):
@@ -60,6 +80,8 @@ class Step(BaseModel):
     thread: ThreadRef
     number: int
     tries: int = 0
+    interrupted: bool = False
+    """A person's message cut the tool calls short: what is not done is not begun any more."""
     new_tokens: int = 0
     """Of the model call: uncached prompt and completion, for the circuit breaker; 0 when the engine did not say."""
 
@@ -102,18 +124,6 @@ class PlanNode(BaseModel):
     depends_on: list[str]
 
 
-class SubtaskProgress(BaseModel):
-    """What ``SubtaskWorkflow`` carries over when it continues as a new run."""
-
-    round: int = 1
-    coder: ThreadRef | None = None
-    coder_step: int = 0
-    reviewer: ThreadRef | None = None
-    """Set while a review goes on."""
-    reviewer_step: int = 0
-    paused_for: str | None = None
-
-
 class RunSubtask(BaseModel):
     """Input of ``SubtaskWorkflow``."""
 
@@ -145,11 +155,21 @@ class Findings(BaseModel):
 
 
 class SubtaskEnd(BaseModel):
+    """Approved work that is to be merged, or (``completed`` false) a subtask that was given up. ``coder``: its thread."""
+
     task: TaskRef
     revision: int
     subtask_id: str
+    coder: str
+    round: int
     completed: bool
     problem: str | None = None
+
+
+class Integration(BaseModel):
+    """``conflict``: the work could not be merged; the Coder's workspace holds both, and its thread says what to resolve."""
+
+    conflict: bool = False
 
 
 class Verify(BaseModel):

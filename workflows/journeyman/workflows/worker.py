@@ -31,6 +31,7 @@ from journeyman.platform.sandboxes.port import SandboxDriver
 from journeyman.workflows import timing
 from journeyman.workflows.activities.conversation import ConversationActivities
 from journeyman.workflows.activities.handover import HandoverActivities
+from journeyman.workflows.activities.integration import IntegrationActivities
 from journeyman.workflows.activities.lifecycle import LifecycleActivities
 from journeyman.workflows.activities.models import ModelActivities
 from journeyman.workflows.activities.preparation import PreparationActivities
@@ -119,6 +120,7 @@ def activities_by_queue(resources: Resources) -> dict[Queue, list[Callable[..., 
     )
     workplaces = Workplaces(leases, snapshots)
     tools = ToolActivities(resources.database, resources.store, workplaces, resources.memory)
+    integration = IntegrationActivities(resources.database, leases, snapshots)
     verification = VerificationActivities(resources.database, resources.store, leases, snapshots)
     handover = HandoverActivities(resources.database, resources.store, snapshots, resources.memory)
     return {
@@ -135,7 +137,7 @@ def activities_by_queue(resources: Resources) -> dict[Queue, list[Callable[..., 
             conversation.open_thread,
             preparation.prepare,
             tools.run_tools,
-            lifecycle.end_subtask,
+            integration.end_subtask,
             lifecycle.release_sandboxes,
             verification.verify,
             handover.hand_over,

@@ -37,6 +37,7 @@ from journeyman.platform.memory.service import memory_service
 from journeyman.platform.outbox.dispatcher import OutboxDispatcher
 from journeyman.platform.outbox.service import CHANNEL as OUTBOX_CHANNEL
 from journeyman.platform.plans.endpoints import router as plans
+from journeyman.platform.steering.endpoints import router as steering
 from journeyman.platform.tasks.endpoints import router as tasks
 from journeyman.platform.tenancy.endpoints import router as tenancy
 from journeyman.platform.tenancy.service import bootstrap
@@ -79,6 +80,7 @@ def create_app(settings: Settings) -> FastAPI:
         plans,
         approvals,
         events,
+        steering,
         checkpoints,
         artifacts,
         inference,

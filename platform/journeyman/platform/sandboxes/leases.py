@@ -59,18 +59,21 @@ class Leases:
         self._driver = driver
         self._snapshots = snapshots
 
-    async def acquire(self, claim: Claim, snapshot: str | None, furnishing: Furnishing) -> Held:
+    async def acquire(
+        self, claim: Claim, snapshot: str | None, furnishing: Furnishing, *, lease_id: str | None = None
+    ) -> Held:
         """The claim's sandbox; a new one with ``snapshot`` restored into it when there is none or it was lost.
 
-        Every new lease is an event: ``sandbox.leased`` for the first, ``sandbox.replaced`` for one that follows a loss.
+        ``lease_id``: what :func:`leased` has just said, to save asking again. Every new lease is an event: ``sandbox.leased`` for the first, ``sandbox.replaced`` for one that follows a loss.
         """
-        async with self._database.transaction() as session:
-            lease = await _live(session, claim)
-        if lease is not None:
+        if lease_id is None:
+            async with self._database.transaction() as session:
+                lease_id = await leased(session, claim)
+        if lease_id is not None:
             try:
-                return Held(await self._driver.connect(lease.id), fresh=False)
+                return Held(await self._driver.connect(lease_id), fresh=False)
             except SandboxLost:
-                await self._driver.release(lease.id)
+                await self._driver.release(lease_id)
         with observed_lease("local"):
             sandbox = await self._driver.lease(furnishing.spec(new_id("sandbox")))
         try:
@@ -79,7 +82,7 @@ class Leases:
                 if await furnishing.furnish(sandbox):
                     await self._snapshots.restore(sandbox, claim.project_id, snapshot)
             async with self._database.transaction() as session:
-                lost_id = await self._record(session, claim, sandbox.id, snapshot, lease.id if lease else None)
+                lost_id = await self._record(session, claim, sandbox.id, snapshot, lease_id)
         except IntegrityError:
             # Another worker was faster: its sandbox is the one.
             await self._driver.release(sandbox.id)
@@ -186,6 +189,17 @@ async def _note_end(
         thread_id=claim.thread_id,
         subtask_id=claim.subtask_id,
         step_key=f"{sandbox_id}:released",
+    )
+
+
+async def leased(session: AsyncSession, claim: Claim) -> str | None:
+    """Id of the claim's sandbox, whether it still answers or not."""
+    return await session.scalar(
+        sa.select(SandboxLease.id).where(
+            SandboxLease.task_id == claim.task_id,
+            SandboxLease.purpose == claim.purpose,
+            SandboxLease.state == "leased",
+        )
     )
 
 

@@ -65,6 +65,8 @@ class SubtaskProgress(BaseModel):
     reviewer: str | None = None
     """Id of the Reviewer's thread, while a review goes on."""
     reviewer_step: int = 0
+    conflicts: int = 0
+    """How often the approved work conflicted with what others had merged meanwhile."""
     paused_for: str | None = None
 
 
@@ -84,7 +86,11 @@ class TaskProgress(BaseModel):
     """Completed subtasks of this revision."""
     subtasks: dict[str, SubtaskProgress] = {}
     """Subtasks that are to go on from where they were: set by a rewind or a fork, taken when each is started."""
+    verifications: int = 0
+    """Verifications that were begun: each has receipts of its own."""
     epoch: int = 0
+    rewinds: list[str] = []
+    """Ids of the newest rewinds that were applied."""
     paused_for: str | None = None
 
 

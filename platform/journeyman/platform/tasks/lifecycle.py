@@ -25,6 +25,9 @@ _FOR_STEP = (
         Task.model_tier,
         Task.plan_revision,
         Task.started_at,
+        Task.message_count,
+        Task.inherited,
+        Task.epoch,
     ),
 )
 

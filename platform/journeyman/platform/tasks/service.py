@@ -149,7 +149,7 @@ async def cancel(session: AsyncSession, project_id: str, task_id: str) -> Task:
     A task that nothing has been done for is cancelled here and now, whether Temporal is up or not. Otherwise its
     workflow is told, and ends it after the step it is in.
     """
-    task = await _locked(session, project_id, task_id)
+    task = await lock(session, project_id, task_id)
     state = TaskState(task.state)
     if state in TERMINAL or task.cancel_requested_at is not None:
         return task
@@ -165,7 +165,7 @@ async def cancel(session: AsyncSession, project_id: str, task_id: str) -> Task:
 
 async def pause(session: AsyncSession, project_id: str, task_id: str) -> Task:
     """Have the task stop before its next step; once more changes nothing. Raises :class:`Conflict` for one that has ended."""
-    task = await _locked(session, project_id, task_id)
+    task = await lock(session, project_id, task_id)
     _refuse_ended(task, "paused")
     if task.paused_reason is None:
         await lifecycle.pause(session, task_id, "user")
@@ -178,7 +178,7 @@ async def resume(session: AsyncSession, project_id: str, task_id: str) -> Task:
 
     One that is out of budget pauses again at its next step. Raises :class:`Conflict` for one that has ended.
     """
-    task = await _locked(session, project_id, task_id)
+    task = await lock(session, project_id, task_id)
     _refuse_ended(task, "resumed")
     if await lifecycle.resume(session, task_id):
         await outbox.enqueue_signal(session, project_id, task_id, SIGNAL_RESUME)
@@ -191,7 +191,7 @@ async def change_budget(session: AsyncSession, project_id: str, task_id: str, ch
 
     Raises :class:`Conflict` for a task that has ended.
     """
-    task = await _locked(session, project_id, task_id)
+    task = await lock(session, project_id, task_id)
     _refuse_ended(task, "given another budget")
     given = changes.model_dump(mode="json", exclude_unset=True)
     budget = {name: limit for name, limit in {**task.budget, **given}.items() if limit is not None}
@@ -204,7 +204,8 @@ async def change_budget(session: AsyncSession, project_id: str, task_id: str, ch
     return await _refreshed(session, task)
 
 
-async def _locked(session: AsyncSession, project_id: str, task_id: str) -> Task:
+async def lock(session: AsyncSession, project_id: str, task_id: str) -> Task:
+    """The project's task, locked until the transaction ends. Raises :class:`NotFound`, also for another project's."""
     task = await repository.lock(session, project_id, task_id) if is_id("task", task_id) else None
     if task is None:
         raise _unknown(task_id)

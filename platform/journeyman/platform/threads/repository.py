@@ -77,6 +77,11 @@ async def append_message(
     raise Conflict(f"Thread {thread_id} is history since its task was rewound.", code="superseded")
 
 
+async def find_message(session: AsyncSession, step_key: str) -> bool:
+    """Whether the step has stored its message."""
+    return bool(await session.scalar(sa.select(sa.exists().where(Message.step_key == step_key))))
+
+
 async def bodies(session: AsyncSession, thread_id: str) -> list[dict[str, Any]]:
     """All messages of the thread in wire form, in order, those of earlier segments among them."""
     rows = await session.scalars(sa.select(Message.body).where(Message.thread_id == thread_id).order_by(Message.seq))
@@ -119,20 +124,6 @@ async def cursors(session: AsyncSession, task_id: str) -> dict[str, int]:
     return {row.id: row.last_seq for row in rows}
 
 
-async def count_steps(session: AsyncSession, task_id: str) -> int:
-    """Model answers given in the whole task; what a rewind or a fork copied was counted where it was given."""
-    copied = sa.func.coalesce(Thread.origin["cursor"].as_integer(), 0)
-    return (
-        await session.scalar(
-            sa.select(sa.func.count())
-            .select_from(Message)
-            .join(Thread, Thread.id == Message.thread_id)
-            .where(Message.task_id == task_id, Message.step_key.like("%:answer"), Message.seq > copied)
-        )
-        or 0
-    )
-
-
 async def begin_tool_call(
     session: AsyncSession, thread: Thread, step_key: str, sandbox_id: str
 ) -> tuple[str, str | None] | None:
@@ -153,6 +144,16 @@ async def begin_tool_call(
         return None
     earlier = await session.get_one(ToolCallRun, step_key)
     return earlier.sandbox_id, earlier.effect
+
+
+async def move_tool_call(session: AsyncSession, step_key: str, sandbox_id: str) -> None:
+    """A call whose start was noted starts in another sandbox, because that one was lost before."""
+    await session.execute(sa.update(ToolCallRun).where(ToolCallRun.step_key == step_key).values(sandbox_id=sandbox_id))
+
+
+async def begun_in(session: AsyncSession, step_key: str) -> str | None:
+    """The sandbox in which the call was started; nothing when it was not."""
+    return await session.scalar(sa.select(ToolCallRun.sandbox_id).where(ToolCallRun.step_key == step_key))
 
 
 async def note_effect(session: AsyncSession, step_key: str, digest: str) -> None:

@@ -40,7 +40,9 @@ class ConversationActivities:
     async def open_thread(self, opening: OpenThread) -> ThreadRef:
         """Make the thread with its system and first user message; once, however often it is asked for."""
         task_id = opening.task.task_id
-        thread_id = threads.thread_id_for(task_id, opening.role, opening.subtask_id, opening.revision, opening.round)
+        thread_id = threads.thread_id_for(
+            task_id, opening.role, opening.subtask_id, opening.revision, opening.round, opening.task.epoch
+        )
         ref = ThreadRef(
             task=opening.task,
             thread_id=thread_id,
@@ -71,7 +73,7 @@ class ConversationActivities:
                     segment_start=2,
                     context_tokens=0,
                     last_seq=0,
-                    epoch=0,
+                    epoch=opening.task.epoch,
                     inbox_seq=0,
                     acted_seq=0,
                 )
@@ -125,14 +127,15 @@ class ConversationActivities:
         self, opening: OpenThread, brief: TaskBrief, plan: Plan, subtask: Subtask
     ) -> tuple[context.Message, str | None]:
         task_id = opening.task.task_id
-        coder_id = threads.thread_id_for(task_id, Role.CODER, opening.subtask_id, plan.revision, 1)
+        epoch = opening.task.epoch
+        coder_id = threads.thread_id_for(task_id, Role.CODER, opening.subtask_id, plan.revision, 1, epoch)
         former: tuple[Finding, ...] = ()
         async with self._database.transaction() as session:
             coder = await threads.get_thread(session, coder_id)
             work = submission(Role.CODER, await threads.bodies(session, coder_id))
             if opening.round > 1:
                 before = threads.thread_id_for(
-                    task_id, Role.REVIEWER, opening.subtask_id, plan.revision, opening.round - 1
+                    task_id, Role.REVIEWER, opening.subtask_id, plan.revision, opening.round - 1, epoch
                 )
                 review = submission(Role.REVIEWER, await threads.bodies(session, before))
                 former = tuple(review.findings) if isinstance(review, SubmitReview) else ()

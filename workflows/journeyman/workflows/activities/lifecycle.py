@@ -3,23 +3,24 @@
 from temporalio import activity
 
 from journeyman.platform.budgets import service as budgets
+from journeyman.platform.checkpoints import repository as checkpoints
 from journeyman.platform.events.log import append
 from journeyman.platform.events.types import EventType
 from journeyman.platform.kit.database import Database
 from journeyman.platform.plans import repository as plans
-from journeyman.platform.sandboxes.leases import Claim, Leases
+from journeyman.platform.sandboxes.leases import Leases
+from journeyman.platform.steering import repository as steering
 from journeyman.platform.tasks import lifecycle
 from journeyman.platform.tasks.contract import TERMINAL, TaskState
-from journeyman.platform.threads import repository as threads
 from journeyman.workflows.heartbeat import beating
 from journeyman.workflows.types import (
+    Closed,
     Finish,
     LoadPlan,
     Pause,
     PlanGraph,
     PlanNode,
     StateChange,
-    SubtaskEnd,
     TaskRef,
 )
 
@@ -49,7 +50,8 @@ class LifecycleActivities:
 
     @activity.defn
     @beating
-    async def finish_task(self, finish: Finish) -> None:
+    async def finish_task(self, finish: Finish) -> Closed:
+        """Write the task's end, unless a person has asked for something that comes first, however near the end it came."""
         failure = None
         if finish.failure_code is not None:
             failure = {
@@ -61,14 +63,19 @@ class LifecycleActivities:
             task = await lifecycle.lock_task(session, finish.task.task_id)
             if TaskState(task.state) in TERMINAL:
                 # Cancelled while it was queued and its workflow was about to begin: the end is written.
-                return
+                return Closed(state=task.state)
             if task.cancel_requested_at is not None:
-                # The request was acknowledged before this end was written, however near the end it came: it counts.
                 await lifecycle.transition(session, task.id, TaskState.CANCELLED)
-                return
+                return Closed(state=TaskState.CANCELLED)
+            rewind_id = await checkpoints.pending_rewind(session, task.id)
+            if rewind_id is not None:
+                return Closed(rewind_id=rewind_id)
+            if finish.state == TaskState.SUCCEEDED and await steering.any_unread(session, task.id):
+                return Closed(unread=True)
             await lifecycle.transition(
-                session, finish.task.task_id, TaskState(finish.state), failure=failure, verified=finish.verified
+                session, task.id, TaskState(finish.state), failure=failure, verified=finish.verified
             )
+            return Closed(state=finish.state)
 
     @activity.defn
     @beating
@@ -82,30 +89,3 @@ class LifecycleActivities:
             plan = await plans.get_plan(session, wanted.task.task_id, wanted.revision)
         nodes = [PlanNode(id=subtask["id"], depends_on=subtask["depends_on"]) for subtask in plan.subtasks]
         return PlanGraph(revision=plan.revision, subtasks=nodes)
-
-    @activity.defn
-    @beating
-    async def end_subtask(self, end: SubtaskEnd) -> None:
-        """Take approved work over as the task's head, or note why it was given up; then give its sandbox back."""
-        task_id = end.task.task_id
-        coder = threads.thread_id_for(task_id, "coder", end.subtask_id, end.revision, 1)
-        async with self._database.transaction() as session:
-            subtask = await plans.get_subtask(session, task_id, end.revision, end.subtask_id)
-            if subtask.state == "running":
-                thread = await threads.get_thread(session, coder)
-                if end.completed:
-                    task = await lifecycle.lock_task(session, task_id)
-                    task.head_snapshot = thread.snapshot
-                subtask.state = "completed" if end.completed else "failed"
-                subtask.snapshot = thread.snapshot
-                await append(
-                    session,
-                    task_id,
-                    EventType.SUBTASK_COMPLETED if end.completed else EventType.SUBTASK_FAILED,
-                    {"subtask_id": end.subtask_id, "rounds": subtask.rounds, "snapshot": thread.snapshot}
-                    | ({"problem": end.problem} if end.problem else {}),
-                    thread_id=coder,
-                    subtask_id=end.subtask_id,
-                    step_key=f"{coder}:end",
-                )
-        await self._leases.release(Claim(end.task.project_id, task_id, coder, coder, end.subtask_id))

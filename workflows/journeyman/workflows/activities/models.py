@@ -17,11 +17,13 @@ from journeyman.platform.inference.errors import ModelUnavailable
 from journeyman.platform.inference.port import CallIdentity, ModelAnswer, ModelEngine, ModelRequest
 from journeyman.platform.kit.database import Database
 from journeyman.platform.kit.errors import JourneymanError
+from journeyman.platform.steering import repository as steering
 from journeyman.platform.tasks import lifecycle
 from journeyman.platform.tasks.models import Task
 from journeyman.platform.threads import repository as threads
 from journeyman.platform.threads.models import Thread
 from journeyman.workflows.activities.segments import ContextWindow, begin_segment, needs_summary, segment_of
+from journeyman.workflows.activities.steering import deliver_messages
 from journeyman.workflows.heartbeat import beating
 from journeyman.workflows.types import Step, Turn
 
@@ -57,6 +59,8 @@ class ModelActivities:
                 return Turn()
             messages = [message for _, message in keyed]
             await budgets.check(session, task)
+            if task.message_count > thread.inbox_seq:
+                messages += await deliver_messages(session, thread)
             await self._event(session, step, EventType.MODEL_STARTED, {"attempt": attempt, "step": step.number})
         try:
             if needs_summary(thread, messages, self._window):
@@ -126,6 +130,8 @@ class ModelActivities:
             thread = await threads.get_thread(session, step.thread.thread_id)
             thread.segment = segment_of(thread).answered().model_dump(mode="json")
             thread.context_tokens = 0 if usage is None else usage.prompt_tokens + usage.completion_tokens
+            if thread.inbox_seq > thread.acted_seq:
+                await steering.mark_acted_on(session, thread)
             await self._tell(session, step, answer, message, seq)
             await budgets.warn(session, task)
         if usage is None:

@@ -2,16 +2,15 @@
 
 from collections.abc import Collection
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Final
 
 from sqlalchemy.ext.asyncio import AsyncSession
 from temporalio import activity
 
 from journeyman.agents import context, loops
-from journeyman.agents.arguments import EditFile, Shell, SubmitReview, SubmitWork
+from journeyman.agents.arguments import EditFile, Shell, SubmitReview
 from journeyman.agents.canonical import digest
-from journeyman.agents.plans import Plan
-from journeyman.agents.review import Next, after_review, rejection_reason
+from journeyman.agents.output import cut_output
 from journeyman.agents.roles import Role, profile
 from journeyman.agents.tools import ParsedCall, ToolError, parse_call
 from journeyman.platform.artifacts import repository as artifacts
@@ -22,25 +21,25 @@ from journeyman.platform.kit.database import Database
 from journeyman.platform.kit.ids import derived_id
 from journeyman.platform.kit.object_store import ObjectStore, blob_key, put_blob
 from journeyman.platform.memory.service import MemoryService, memory_id, write_memory
-from journeyman.platform.plans import repository as plans
-from journeyman.platform.sandboxes.errors import LOST_WHILE_RUNNING, SandboxLost
+from journeyman.platform.sandboxes.errors import LOST_WHILE_RUNNING, ExecNotFound, SandboxLost
 from journeyman.platform.tasks.lifecycle import for_step, lock_task
 from journeyman.platform.tasks.models import Task
 from journeyman.platform.threads import repository as threads
 from journeyman.platform.threads.models import Thread
 from journeyman.platform.threads.search import search_task
+from journeyman.workflows.activities.breaker import watch
+from journeyman.workflows.activities.submissions import judge, record_submission
 from journeyman.workflows.activities.tool_runner import ToolResult, ToolRunner
 from journeyman.workflows.activities.workplace import Workplace, Workplaces
 from journeyman.workflows.heartbeat import beating
 from journeyman.workflows.types import Step, StepOutcome
 
-FINDINGS_REPORT = 4000
-"""Characters of a review that travel in the workflow's history, for the report on a subtask that was given up."""
-
-_MAY_HAVE_RUN = (
+_MAY_HAVE_RUN: Final = (
     f"Error: {LOST_WHILE_RUNNING}. It may have run in part; its effects are lost, and it was not "
     "started again. The files are those after your last completed step. Run it again if it is still needed."
 )
+_CUT_SHORT: Final = "[interrupted by a message from a person: the command and all its children were ended]"
+_NOT_RUN: Final = "Not run: a message from a person came first. Read it, then decide whether this is still needed."
 
 
 class ToolActivities:
@@ -53,19 +52,27 @@ class ToolActivities:
     @activity.defn
     @beating
     async def run_tools(self, step: Step) -> StepOutcome:
-        """Run the step's calls in order, store each result once, then make the step's checkpoint."""
+        """Run the step's calls in order, store each result once, then make the step's checkpoint.
+
+        The last result is stored together with the checkpoint.
+        """
         async with self._database.transaction() as session:
             stored = await threads.messages_of_step(session, step.thread.thread_id, step.key)
             thread = await threads.get_thread(session, step.thread.thread_id)
             task = await for_step(session, step.thread.task.task_id)
-        calls = stored[f"{step.key}:answer"].get("tool_calls") or []
+            batch = _Batch(step, task, thread, done=stored.keys())
+            calls = batch.read(stored[f"{step.key}:answer"])
+            await self._begin_first(session, batch, calls)
         if not calls:
             await self._remind(step)
             return StepOutcome(idle=True)
-        batch = _Batch(step, task, thread, done=stored.keys())
-        for index, call in enumerate(calls):
-            await self._call(batch, index, call)
-        return await self._checkpoint(batch)
+        last: _Done | None = None
+        for call in calls:
+            if last is not None:
+                async with self._database.transaction() as session:
+                    await self._record(session, batch, last)
+            last = await self._call(batch, call)
+        return await self._checkpoint(batch, last)
 
     async def _remind(self, step: Step) -> None:
         async with self._database.transaction() as session:
@@ -74,21 +81,28 @@ class ToolActivities:
                 session, step.thread.thread_id, f"{step.key}:note", context.no_tool_call_note(step.thread.role)
             )
 
-    async def _call(self, batch: "_Batch", index: int, call: dict[str, Any]) -> None:
-        step = batch.step
-        key = f"{step.key}:{index}"
-        written = context.written_arguments(call["function"]["arguments"])
-        parsed = parse_call(step.thread.role, call["function"]["name"], written)
-        if isinstance(parsed, ParsedCall) and parsed.terminal:
+    async def _begin_first(self, session: AsyncSession, batch: "_Batch", calls: list["_Call"]) -> None:
+        """Look up the sandbox, and note that the first call starts in it, while a transaction is open anyway."""
+        batch.lease_id = await self._workplaces.held(session, batch.thread)
+        first = next((call for call in calls if f"{call.key}:result" not in batch.done), None)
+        if first is not None and first.begins and batch.lease_id is not None and not batch.step.interrupted:
+            batch.begun[first.key] = await threads.begin_tool_call(session, batch.thread, first.key, batch.lease_id)
+
+    async def _call(self, batch: "_Batch", call: "_Call") -> "_Done | None":
+        """What the call came to; nothing when an earlier attempt has stored that."""
+        parsed = call.parsed
+        if f"{call.key}:result" in batch.done:
             batch.note_submission(parsed)
-        if f"{key}:result" in batch.done:
-            return
+            return None
         if isinstance(parsed, ToolError):
             result = ToolResult(parsed.message, {"error": parsed.code}, ok=False)
+        elif batch.step.interrupted:
+            result = await self._cut_short(batch, call, parsed)
         elif parsed.terminal:
+            batch.note_submission(parsed)
             result = ToolResult("Submitted.")
         else:
-            result = await self._run(batch, key, parsed)
+            result = await self._run(batch, call, parsed)
         if batch.workplace is not None and batch.workplace.replaced and not batch.announced:
             batch.announced = True
             result.text = f"{context.sandbox_replaced_note()['content']}\n\n{result.text}"
@@ -98,30 +112,28 @@ class ToolActivities:
                     tool=parsed.name,
                     arguments=parsed.digest,
                     result=digest(result.text),
-                    new_tokens=step.new_tokens if index == 0 else 0,
+                    new_tokens=batch.step.new_tokens if call.index == 0 else 0,
                 )
             )
-        await self._record(batch, key, call, parsed, result)
+        blob = None
+        if result.output is not None:
+            blob = await put_blob(self._store, batch.task.project_id, result.output)
+        return _Done(call, result, blob)
 
-    async def _run(self, batch: "_Batch", key: str, parsed: ParsedCall) -> ToolResult:
-        step = batch.step
-        if batch.workplace is None:
-            batch.workplace = await self._workplaces.enter(batch.thread, batch.task)
-        sandbox = batch.workplace.sandbox
-        earlier = None
-        if isinstance(parsed.arguments, Shell | EditFile):
-            async with self._database.transaction() as session:
-                earlier = await threads.begin_tool_call(session, batch.thread, key, sandbox.id)
-        if earlier is not None and earlier[0] != sandbox.id:
+    async def _run(self, batch: "_Batch", call: "_Call", parsed: ParsedCall) -> ToolResult:
+        workplace = await self._enter(batch)
+        earlier = await self._begin(batch, call, workplace.sandbox.id) if call.begins else None
+        if earlier is not None and earlier[0] != workplace.sandbox.id:
             return ToolResult(_MAY_HAVE_RUN, {"error": "sandbox_lost"}, ok=False)
+        step = batch.step
         runner = ToolRunner(
-            sandbox,
-            exec_id=derived_id("command", key),
-            output_id=_output_id(key),
-            effects=_NotedEffects(self._database, key, earlier[1] if earlier else None),
+            workplace.sandbox,
+            exec_id=derived_id("command", call.key),
+            output_id=call.output_id,
+            effects=_NotedEffects(self._database, call.key, earlier[1] if earlier else None),
             fetch_output=lambda output_id: self._fetch_output(step, output_id),
             recall=lambda query: self._recall(step, query),
-            remember=lambda text: self._remember(step, key, text),
+            remember=lambda text: self._remember(step, call.key, text),
         )
         try:
             return await runner.run(parsed)
@@ -130,117 +142,119 @@ class ToolActivities:
             batch.workplace = await self._workplaces.enter(batch.thread, batch.task)
             return ToolResult(_MAY_HAVE_RUN, {"error": "sandbox_lost"}, ok=False)
 
-    async def _record(
-        self, batch: "_Batch", key: str, call: dict[str, Any], parsed: ParsedCall | ToolError, result: ToolResult
-    ) -> None:
-        """Store the result, its event, and what a submission means, in one transaction."""
-        step, thread = batch.step, batch.step.thread
-        output_id = None
-        blob = ""
-        if result.output is not None:
-            output_id = _output_id(key)
-            blob = await put_blob(self._store, thread.task.project_id, result.output)
+    async def _enter(self, batch: "_Batch") -> Workplace:
+        """The sandbox, entered by the first call that needs one."""
+        if batch.workplace is None:
+            batch.workplace = await self._workplaces.enter(batch.thread, batch.task, batch.lease_id)
+        return batch.workplace
+
+    async def _begin(self, batch: "_Batch", call: "_Call", sandbox_id: str) -> tuple[str, str | None] | None:
+        """Note that the call starts in this sandbox; of a start at an earlier attempt, its sandbox and noted effect."""
+        if call.key not in batch.begun:
+            async with self._database.transaction() as session:
+                return await threads.begin_tool_call(session, batch.thread, call.key, sandbox_id)
+        earlier = batch.begun[call.key]
+        if earlier is None and sandbox_id != batch.lease_id:
+            # The sandbox that it was to start in turned out to be lost: it has not started.
+            async with self._database.transaction() as session:
+                await threads.move_tool_call(session, call.key, sandbox_id)
+        return earlier
+
+    async def _cut_short(self, batch: "_Batch", call: "_Call", parsed: ParsedCall) -> ToolResult:
+        """End a command that a person's message interrupted, with its output so far. What was not begun is not begun any more."""
+        if not isinstance(parsed.arguments, Shell):
+            return ToolResult(_NOT_RUN, {"error": "interrupted"}, ok=False)
         async with self._database.transaction() as session:
-            event = await append(
+            begun_in = await threads.begun_in(session, call.key)
+        if begun_in is None:
+            return ToolResult(_NOT_RUN, {"error": "interrupted"}, ok=False)
+        workplace = await self._enter(batch)
+        if workplace.sandbox.id != begun_in:
+            return ToolResult(_MAY_HAVE_RUN, {"error": "sandbox_lost"}, ok=False)
+        exec_id = derived_id("command", call.key)
+        try:
+            await workplace.sandbox.kill(exec_id)
+            output = (await workplace.sandbox.poll(exec_id)).output
+        except ExecNotFound:
+            return ToolResult(_NOT_RUN, {"error": "interrupted"}, ok=False)
+        except SandboxLost:
+            batch.workplace = await self._workplaces.enter(batch.thread, batch.task)
+            return ToolResult(_MAY_HAVE_RUN, {"error": "sandbox_lost"}, ok=False)
+        shown = cut_output(output, call.output_id)
+        return ToolResult(
+            f"{shown.text}\n{_CUT_SHORT}" if shown.text else _CUT_SHORT,
+            {"error": "interrupted", "output_bytes": len(output)},
+            output=output if shown.truncated else None,
+            ok=False,
+        )
+
+    @staticmethod
+    async def _record(session: AsyncSession, batch: "_Batch", done: "_Done") -> None:
+        """Store the result, its event, and what a submission means."""
+        step, thread = batch.step, batch.step.thread
+        call, result = done.call, done.result
+        event = await append(
+            session,
+            thread.task.task_id,
+            EventType.AGENT_TOOL_RESULT,
+            {
+                "call_id": call.key,
+                "role": thread.role,
+                "tool": call.tool,
+                "ok": result.ok,
+                "text": result.text,
+                "output_id": None if done.blob is None else call.output_id,
+                **result.data,
+            },
+            thread_id=thread.thread_id,
+            subtask_id=thread.subtask_id,
+            step_key=f"{call.key}:result",
+        )
+        if not event.new:
+            return
+        await threads.append_message(
+            session, thread.thread_id, f"{call.key}:result", context.tool_message(call.id, result.text)
+        )
+        if done.blob is not None and result.output is not None:
+            await artifacts.add(
+                session,
+                project_id=thread.task.project_id,
+                task_id=thread.task.task_id,
+                kind="tool_output",
+                name=call.output_id,
+                media_type="application/octet-stream",
+                size=len(result.output),
+                digest=done.blob,
+                key=f"{thread.thread_id}:{call.output_id}",
+            )
+        if batch.workplace is not None and batch.workplace.sandbox.id != batch.thread.sandbox_id:
+            await threads.note_sandbox(session, thread.thread_id, batch.workplace.sandbox.id)
+        if result.data.get("oom_killed") or result.data.get("timed_out"):
+            limit = "memory" if result.data.get("oom_killed") else "time"
+            await append(
                 session,
                 thread.task.task_id,
-                EventType.AGENT_TOOL_RESULT,
-                {
-                    "call_id": key,
-                    "role": thread.role,
-                    "tool": call["function"]["name"],
-                    "ok": result.ok,
-                    "text": result.text,
-                    "output_id": output_id,
-                    **result.data,
-                },
+                EventType.SANDBOX_LIMIT_HIT,
+                {"limit": limit, "call_id": call.key},
                 thread_id=thread.thread_id,
                 subtask_id=thread.subtask_id,
-                step_key=f"{key}:result",
             )
-            if not event.new:
-                return
-            await threads.append_message(
-                session, thread.thread_id, f"{key}:result", context.tool_message(call["id"], result.text)
-            )
-            if result.output is not None and output_id is not None:
-                await artifacts.add(
-                    session,
-                    project_id=thread.task.project_id,
-                    task_id=thread.task.task_id,
-                    kind="tool_output",
-                    name=output_id,
-                    media_type="application/octet-stream",
-                    size=len(result.output),
-                    digest=blob,
-                    key=f"{thread.thread_id}:{output_id}",
-                )
-            if batch.workplace is not None and batch.workplace.sandbox.id != batch.thread.sandbox_id:
-                await threads.note_sandbox(session, thread.thread_id, batch.workplace.sandbox.id)
-            if result.data.get("oom_killed") or result.data.get("timed_out"):
-                limit = "memory" if result.data.get("oom_killed") else "time"
-                await append(
-                    session,
-                    thread.task.task_id,
-                    EventType.SANDBOX_LIMIT_HIT,
-                    {"limit": limit, "call_id": key},
-                    thread_id=thread.thread_id,
-                    subtask_id=thread.subtask_id,
-                )
-            if isinstance(parsed, ParsedCall) and parsed.terminal:
-                await self._submitted(session, step, parsed)
+        if isinstance(call.parsed, ParsedCall) and call.parsed.terminal and not step.interrupted:
+            await record_submission(session, step, call.parsed)
 
-    async def _submitted(self, session: AsyncSession, step: Step, parsed: ParsedCall) -> None:
-        thread = step.thread
-        task_id = thread.task.task_id
-        match parsed.arguments:
-            case Plan() as plan:
-                task = await lock_task(session, task_id)
-                dumped = plan.model_dump(mode="json")
-                await plans.add_revision(
-                    session,
-                    project_id=thread.task.project_id,
-                    task_id=task_id,
-                    revision=thread.revision,
-                    subtasks=dumped["subtasks"],
-                    acceptance=dumped["acceptance"],
-                    reason=None,
-                )
-                task.plan_revision = thread.revision
-                await append(
-                    session,
-                    task_id,
-                    EventType.PLAN_PROPOSED if thread.revision == 1 else EventType.PLAN_REVISED,
-                    {"revision": thread.revision, **dumped},
-                    thread_id=thread.thread_id,
-                )
-            case SubmitWork() as work:
-                assert thread.subtask_id is not None
-                subtask = await plans.get_subtask(session, task_id, thread.revision, thread.subtask_id)
-                subtask.summary = work.summary
-            case SubmitReview() as review:
-                approved = review.verdict == "approve"
-                await append(
-                    session,
-                    task_id,
-                    EventType.REVIEW_APPROVED if approved else EventType.REVIEW_CHANGES_REQUESTED,
-                    {"findings": [finding.model_dump(mode="json") for finding in review.findings]},
-                    thread_id=thread.thread_id,
-                    subtask_id=thread.subtask_id,
-                )
-            case _:
-                raise TypeError(f"{type(parsed.arguments).__name__} hands nothing over")
-
-    async def _checkpoint(self, batch: "_Batch") -> StepOutcome:
+    async def _checkpoint(self, batch: "_Batch", last: "_Done | None") -> StepOutcome:
         step, thread, outcome = batch.step, batch.step.thread, batch.outcome
         snapshot = batch.thread.snapshot
         captured = None
         if not profile(thread.role).forks_workspace or snapshot is None:
             # Also when this step ran nothing: what works in the background changes files between steps.
-            workplace = batch.workplace or await self._workplaces.enter(batch.thread, batch.task)
-            captured = await self._workplaces.capture(workplace)
+            captured = await self._workplaces.capture(await self._enter(batch))
             snapshot = captured.digest
         async with self._database.transaction() as session:
+            if last is not None:
+                await self._record(session, batch, last)
+            if captured is not None and captured.changed:
+                await self._workplaces.note(session, thread, captured)
             await checkpoints.create(
                 session,
                 project_id=batch.task.project_id,
@@ -252,62 +266,13 @@ class ToolActivities:
                 step_key=step.key,
                 submitted=outcome.submitted,
             )
-            if captured is not None and captured.changed:
-                await self._workplaces.note(session, thread, captured)
-            outcome.tripped = await self._watch(session, batch, snapshot)
+            outcome.tripped = await watch(session, step, batch.observed, snapshot)
             if batch.review is not None:
-                await self._judge(session, step, batch.review, outcome)
+                await judge(session, step, batch.review, outcome)
         outcome.snapshot = snapshot
         if outcome.submitted and profile(thread.role).forks_workspace:
             await self._workplaces.leave(batch.thread)
         return outcome
-
-    @staticmethod
-    async def _judge(session: AsyncSession, step: Step, review: SubmitReview, outcome: StepOutcome) -> None:
-        """Note what follows from the verdict, by the rules of the agents' package."""
-        thread = await threads.get_thread(session, step.thread.thread_id)
-        changed = True
-        if thread.attempt > 1:
-            before = await threads.get_thread(
-                session,
-                threads.thread_id_for(
-                    thread.task_id, thread.role, thread.subtask_id, thread.revision, thread.attempt - 1
-                ),
-            )
-            changed = before.base_snapshot != thread.base_snapshot
-        decision = after_review(review, round_number=thread.attempt, revision=thread.revision, work_changed=changed)
-        outcome.next = decision.next.value
-        outcome.reason = decision.reason
-        if decision.next in {Next.REPLAN, Next.FAIL}:
-            findings = rejection_reason(thread.subtask_id or "", review.findings, thread.attempt)
-            outcome.reason = f"{decision.reason}\n{findings}"[:FINDINGS_REPORT]
-
-    @staticmethod
-    async def _watch(session: AsyncSession, batch: "_Batch", snapshot: str) -> str | None:
-        """Let the circuit breaker see the calls; returns why it trips. A nudge goes into the thread as a note."""
-        step = batch.step
-        thread = await threads.get_thread(session, step.thread.thread_id)
-        window = loops.Window.model_validate(thread.loop_window or {})
-        workspace = None if profile(step.thread.role).forks_workspace else snapshot
-        for observed in batch.observed:
-            window, alarm = loops.observe(window, observed.model_copy(update={"workspace": workspace}))
-            if alarm is None:
-                continue
-            if alarm.level == "trip":
-                thread.loop_window = None
-                await append(
-                    session,
-                    step.thread.task.task_id,
-                    EventType.CIRCUIT_BREAKER_TRIPPED,
-                    {"kind": alarm.kind, "message": alarm.message, "role": step.thread.role},
-                    thread_id=thread.id,
-                    subtask_id=thread.subtask_id,
-                    step_key=f"{step.key}:tripped",
-                )
-                return alarm.message
-            await threads.append_message(session, thread.id, f"{step.key}:nudge", context.user_note(alarm.message))
-        thread.loop_window = window.model_dump(mode="json")
-        return None
 
     async def _fetch_output(self, step: Step, output_id: str) -> bytes | None:
         task = step.thread.task
@@ -357,22 +322,63 @@ class ToolActivities:
         return "Remembered." if indexed else "Remembered; it can be recalled once the memory index answers again."
 
 
+@dataclass(frozen=True)
+class _Call:
+    """One call of the step, as the model wrote it and as it was understood."""
+
+    index: int
+    key: str
+    id: str
+    tool: str
+    parsed: ParsedCall | ToolError
+
+    @property
+    def begins(self) -> bool:
+        """Whether its start is noted, because it must not happen twice."""
+        return isinstance(self.parsed, ParsedCall) and isinstance(self.parsed.arguments, Shell | EditFile)
+
+    @property
+    def output_id(self) -> str:
+        """What the agent calls its output: unique in the thread, short, and the same at every attempt."""
+        _, number, index = self.key.rsplit(":", 2)
+        return f"out_{number}_{index}"
+
+
+@dataclass(frozen=True)
+class _Done:
+    """What a call came to. ``blob``: digest of its whole output, when the text shows only a part."""
+
+    call: _Call
+    result: ToolResult
+    blob: str | None
+
+
 @dataclass
 class _Batch:
-    """One step's calls while they run: where, whether a replaced sandbox was announced, and what they came to.
-
-    The sandbox is entered by the first call that needs one.
-    """
+    """One step's calls while they run: where, whether a replaced sandbox was announced, and what they came to."""
 
     step: Step
     task: Task
     thread: Thread
     done: Collection[str]
+    lease_id: str | None = None
+    begun: dict[str, tuple[str, str | None] | None] = field(default_factory=dict)
+    """Calls whose start is noted: what is known of an earlier one, by key."""
     workplace: Workplace | None = None
     announced: bool = False
     observed: list[loops.Step] = field(default_factory=list)
     review: SubmitReview | None = None
     outcome: StepOutcome = field(default_factory=StepOutcome)
+
+    def read(self, answer: dict[str, Any]) -> list[_Call]:
+        """The calls that the model's answer asks for."""
+        calls: list[_Call] = []
+        for index, call in enumerate(answer.get("tool_calls") or ()):
+            name = call["function"]["name"]
+            written = context.written_arguments(call["function"]["arguments"])
+            parsed = parse_call(self.step.thread.role, name, written)
+            calls.append(_Call(index, f"{self.step.key}:{index}", call["id"], name, parsed))
+        return calls
 
     @property
     def plan_revision(self) -> int:
@@ -380,10 +386,12 @@ class _Batch:
         planned = self.step.thread.role == Role.PLANNER and self.outcome.submitted
         return self.step.thread.revision if planned else self.task.plan_revision
 
-    def note_submission(self, parsed: ParsedCall) -> None:
-        self.outcome.submitted = True
-        if isinstance(parsed.arguments, SubmitReview):
-            self.review = parsed.arguments
+    def note_submission(self, parsed: ParsedCall | ToolError) -> None:
+        """Let the outcome tell of a call that hands over; of others, nothing follows."""
+        if isinstance(parsed, ParsedCall) and parsed.terminal:
+            self.outcome.submitted = True
+            if isinstance(parsed.arguments, SubmitReview):
+                self.review = parsed.arguments
 
 
 class _NotedEffects:
@@ -395,9 +403,3 @@ class _NotedEffects:
     async def note(self, digest: str) -> None:
         async with self._database.transaction() as session:
             await threads.note_effect(session, self._step_key, digest)
-
-
-def _output_id(key: str) -> str:
-    """What the agent calls an output: unique in its thread, short, and the same at every attempt."""
-    _, number, index = key.rsplit(":", 2)
-    return f"out_{number}_{index}"

@@ -7,7 +7,7 @@ from sqlalchemy.ext.asyncio import AsyncSession
 
 from journeyman.platform.checkpoints import repository as checkpoints
 from journeyman.platform.checkpoints.snapshots import Snapshot, SnapshotStore
-from journeyman.platform.sandboxes.leases import Claim, Leases
+from journeyman.platform.sandboxes.leases import Claim, Leases, leased
 from journeyman.platform.sandboxes.port import Sandbox
 from journeyman.platform.tasks.models import Task
 from journeyman.platform.threads.models import Thread
@@ -35,9 +35,16 @@ class Workplaces:
         self._leases = leases
         self._snapshots = snapshots
 
-    async def enter(self, thread: Thread, task: Task) -> Workplace:
-        """The thread's sandbox; a new one has the thread's newest snapshot in it."""
-        held = await self._leases.acquire(claim_of(thread), thread.snapshot, Furnishing(task.environment))
+    @staticmethod
+    async def held(session: AsyncSession, thread: Thread) -> str | None:
+        """Id of the thread's sandbox, as far as the leases know."""
+        return await leased(session, claim_of(thread))
+
+    async def enter(self, thread: Thread, task: Task, lease_id: str | None = None) -> Workplace:
+        """The thread's sandbox; a new one has the thread's newest snapshot in it. ``lease_id``: what :meth:`held` said."""
+        held = await self._leases.acquire(
+            claim_of(thread), thread.snapshot, Furnishing(task.environment), lease_id=lease_id
+        )
         return Workplace(held.sandbox, thread)
 
     async def capture(self, workplace: Workplace) -> Snapshot:

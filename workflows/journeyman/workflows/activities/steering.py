@@ -1,0 +1,28 @@
+"""Messages from people on their way into a thread."""
+
+from typing import Final
+
+from sqlalchemy.ext.asyncio import AsyncSession
+
+from journeyman.agents.context import Message, person_message
+from journeyman.platform.steering import repository as steering
+from journeyman.platform.threads import repository as threads
+from journeyman.platform.threads.models import Thread
+
+_BATCH: Final = 100
+
+
+async def deliver_messages(session: AsyncSession, thread: Thread) -> list[Message]:
+    """Append the task's messages that the thread does not have yet; returns them as the model will see them."""
+    delivered: list[Message] = []
+    while True:
+        waiting = await steering.page(session, thread.task_id, after=thread.inbox_seq, limit=_BATCH)
+        for message in waiting:
+            body = person_message(message.text)
+            # The event first: the task's lock before the thread's, as everywhere, so that no two wait for each other.
+            await steering.mark_delivered(session, message, thread)
+            await threads.append_message(session, thread.id, f"{thread.id}:{message.id}", body)
+            delivered.append(body)
+            thread.inbox_seq = message.seq
+        if len(waiting) < _BATCH:
+            return delivered
