@@ -26,7 +26,7 @@ async def test_independent_subtasks_run_at_once_and_their_work_is_merged(platfor
 
 
 async def test_a_conflict_becomes_work_for_a_coder(platform: Platform) -> None:
-    resolve = {**shell("grep -c '<<<<<<<' shared; cat shared"), "expect": "shared (content)"}
+    resolve = {**shell("grep -c '<<<<<<<' shared; cat shared"), "expect": "/workspace/shared (add/add)"}
     threads = [
         planner(plan(subtask("a"), subtask("b"))),
         coder(shell("echo from a > shared"), work(), subtask_id="a"),
@@ -47,7 +47,7 @@ async def test_a_conflict_becomes_work_for_a_coder(platform: Platform) -> None:
     )
     assert outcome.task["verified"] is True, outcome.task["failure"]
     conflicted = outcome.of("subtask.conflicted")
-    assert [event["data"]["conflicts"][0]["path"] for event in conflicted] == ["shared"]
+    assert [event["data"]["conflicts"][0]["path"] for event in conflicted] == ["workspace/shared"]
     shown = next(result for result in outcome.results("shell") if "<<<<<<<" in result["text"])
     assert "from a" in shown["text"]
     assert "from b" in shown["text"]

@@ -130,8 +130,10 @@ def findings_note(round_number: int, findings: Sequence[Finding]) -> Message:
 
 
 def merge_conflict_note(conflicts: Sequence[tuple[str, str]]) -> Message:
-    """Said when approved work conflicts with what other subtasks did meanwhile: each path with the kind of its conflict."""
-    listed = "\n".join(f"- {printable(path)} ({kind})" for path, kind in conflicts[:MAX_CONFLICTS])
+    """Said when approved work conflicts with what other subtasks did meanwhile: each path, as snapshots spell it, with the kind
+    of its conflict.
+    """
+    listed = "\n".join(f"- /{printable(path)} ({kind})" for path, kind in conflicts[:MAX_CONFLICTS])
     if len(conflicts) > MAX_CONFLICTS:
         listed += f"\n- and {len(conflicts) - MAX_CONFLICTS} more"
     return user_note(
