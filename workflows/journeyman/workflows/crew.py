@@ -1,6 +1,7 @@
 """The subtasks of a task that run at the same time, each as a child workflow."""
 
 import asyncio
+from collections.abc import Coroutine
 from dataclasses import dataclass, field
 
 from temporalio import workflow
@@ -21,6 +22,8 @@ from journeyman.workflows import timing
 from journeyman.workflows.agent_loop import Control
 from journeyman.workflows.subtask_workflow import SubtaskWorkflow
 from journeyman.workflows.types import PlanGraph, RunSubtask, SubtaskResult, TaskRef
+
+_Child = workflow.ChildWorkflowHandle[SubtaskWorkflow, SubtaskResult]
 
 
 @dataclass
@@ -81,16 +84,7 @@ class Crew:
 
     async def _run(self, subtask: RunSubtask) -> SubtaskResult:
         child_id = subtask_workflow_id(self.task.task_id, subtask.subtask_id, subtask.revision, self.task.epoch)
-        child = await workflow.start_child_workflow(
-            SubtaskWorkflow.run,
-            subtask,
-            id=child_id,
-            task_queue=Queue.ORCHESTRATION,
-            task_timeout=WORKFLOW_TASK_TIMEOUT,
-            # One that runs was started by a run of this task that was reset: it is of no use any more.
-            id_reuse_policy=WorkflowIDReusePolicy.TERMINATE_IF_RUNNING,
-            cancellation_type=workflow.ChildWorkflowCancellationType.WAIT_CANCELLATION_COMPLETED,
-        )
+        child = await _started(self._start(child_id, subtask))
         self._started.add(child_id)
         try:
             if self.control.paused_for is not None and subtask.progress.paused_for is None:
@@ -100,12 +94,39 @@ class Crew:
         finally:
             self._started.discard(child_id)
 
+    @staticmethod
+    async def _start(child_id: str, subtask: RunSubtask) -> _Child:
+        child: _Child = await workflow.start_child_workflow(
+            SubtaskWorkflow.run,
+            subtask,
+            id=child_id,
+            task_queue=Queue.ORCHESTRATION,
+            task_timeout=WORKFLOW_TASK_TIMEOUT,
+            # One that runs was started by a run of this task that was reset: it is of no use any more.
+            id_reuse_policy=WorkflowIDReusePolicy.TERMINATE_IF_RUNNING,
+            cancellation_type=workflow.ChildWorkflowCancellationType.WAIT_CANCELLATION_COMPLETED,
+        )
+        return child
+
     async def _stop(self) -> None:
         for running in self._running.values():
             running.cancel()
         if self._running:
             await workflow.wait(list(self._running.values()))
         self._running.clear()
+
+
+async def _started(start: Coroutine[None, None, _Child]) -> _Child:
+    """The child once it has started. A cancellation that comes meanwhile is passed on then: the SDK loses it in the moment
+    of the start, and the child would run on.
+    """
+    starting = asyncio.create_task(start)
+    try:
+        return await asyncio.shield(starting)
+    except asyncio.CancelledError:
+        child = await starting
+        child.cancel()
+        return child
 
 
 async def _tell(child_id: str, signal: str, *arguments: str) -> None:
