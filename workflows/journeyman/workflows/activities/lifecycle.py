@@ -4,8 +4,6 @@ from temporalio import activity
 
 from journeyman.platform.budgets import service as budgets
 from journeyman.platform.checkpoints import repository as checkpoints
-from journeyman.platform.events.log import append
-from journeyman.platform.events.types import EventType
 from journeyman.platform.kit.database import Database
 from journeyman.platform.plans import repository as plans
 from journeyman.platform.sandboxes.leases import Leases
