@@ -53,6 +53,33 @@ async def test_malformed_json(caller: Caller, body: bytes) -> None:
     problem(response, response.status_code, response.json()["code"])
 
 
+MANY = b", ".join(b'"k%d": 1' % number for number in range(150_000))
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"{" + MANY + b"}",
+        b'{"budget": {' + MANY + b"}}",
+        b'{"acceptance": [' + b"1," * 100_000 + b"1]}",
+        b'{"a":' * 100 + b"1" + b"}" * 100,
+        b"[" * 65 + b"]" * 65,
+        b"[" * 500_000,
+    ],
+    ids=["fields", "inner fields", "items", "nested objects", "nested lists", "never closed"],
+)
+@pytest.mark.parametrize(("method", "path"), [("POST", "/v1/tasks"), ("PATCH", "/v1/tasks/task_1/budget")])
+async def test_bodies_too_large_to_be_meant_cost_nothing(caller: Caller, method: str, path: str, body: bytes) -> None:
+    response = await caller.request(method, path, content=body, headers={"content-type": "application/json"})
+    problem(response, 422, "too_complex")
+
+
+async def test_long_texts_may_hold_any_number_of_commas_and_brackets(caller: Caller) -> None:
+    text = 'a, "b", [c], {d}\\' * 20_000
+    response = await caller.post("/v1/tasks", json={"instruction": text})
+    assert response.status_code == 201, response.text
+
+
 async def test_huge_number_in_json(caller: Caller) -> None:
     body = b'{"instruction": "x", "budget": {"max_tokens": ' + b"9" * 6000 + b"}}"
     response = await caller.post("/v1/tasks", content=body, headers={"content-type": "application/json"})

@@ -1,5 +1,6 @@
 import asyncio
 import json
+import random
 from contextlib import suppress
 from urllib.parse import urlsplit
 
@@ -566,6 +567,17 @@ async def test_projects_may_use_the_same_request_id(client, database, project, m
         (b'{"model": "standard", "messages": [], "stream": "yes"}', "stream"),
         (b'{"model": "standard", "messages": [], "stream": true, "stream_options": 3}', "stream_options"),
         (b'{"model": "\xff", "messages": []}', "UTF-8"),
+        (b'{"model": "a\\u0000b", "messages": []}', "model"),
+        (b'{"model": "a\\nb", "messages": []}', "model"),
+        (b'{"model": "\\ud800", "messages": []}', "hex escape"),
+        (b'{"model": "' + b"m" * 201 + b'", "messages": []}', "model"),
+        (b'{"model": "standard", "messages": [], "max_tokens": 9223372036854775807}', "max_tokens"),
+        (b'{"model": "standard", "messages": [], "max_tokens": ' + b"9" * 5000 + b"}", "max_tokens"),
+        (b'{"model": "standard", "messages": [], "max_completion_tokens": 1e999}', "max_completion_tokens"),
+        (b'{"model": "standard", "messages": [], "max_tokens": 1.5}', "max_tokens"),
+        (b'{"model": "standard", "messages": [], "n": 1000000000000}', "n"),
+        (b'{"model": "standard", "messages": ' + b"[" * 100_000, "JSON"),
+        (b'{"model": ' + b"[" * 100_000 + b"]" * 100_000 + b', "messages": []}', "JSON"),
     ],
 )
 async def test_bodies_that_cannot_be_meant(http, gateway, engine, project, body, names):
@@ -575,6 +587,67 @@ async def test_bodies_that_cannot_be_meant(http, gateway, engine, project, body,
     assert names.lower() in problem["detail"].lower()
     assert problem["request_id"] == "step-1"
     assert engine.requests == []
+
+
+async def test_no_request_makes_the_gateway_fail(http, gateway, engine, project, task):
+    """Every string and number that it takes, from a table of what has broken programs, under a fixed seed."""
+    chance = random.Random(11)
+    strings = [
+        "",
+        "a\x00b",
+        "\ud800",
+        "\u2028",
+        "é" * 300,
+        "m" * 100_000,
+        "standard",
+        "'; DROP TABLE tasks; --",
+        "\x1b[2J",
+    ]
+    numbers = [0, -1, 1, 2**31, 2**63 - 1, 2**63, 2**64, 10**40, 1.5, 1e308, -0.0, True]
+    values = [*strings, *numbers, None, [], {}, [[[]]], {"a": {"b": None}}]
+    fields = [
+        "model",
+        "messages",
+        "stream",
+        "stream_options",
+        "max_tokens",
+        "max_completion_tokens",
+        "n",
+        "input",
+        "tools",
+    ]
+    headers = ["X-Journeyman-Project", "X-Journeyman-Task", "X-Journeyman-Thread", "X-Journeyman-Request",
+               "X-Journeyman-Attempt"]  # fmt: skip
+    texts = ["é", "x" * 301, "0", "-1", "1e9", "99999999999", "a b", "x" * 300, project, task, "\xa0\x85"]
+    seen = set()
+    for number in range(400):
+        body = {"model": "standard", "messages": [], "input": "x"}
+        for _ in range(chance.randint(1, 3)):
+            body[chance.choice(fields)] = chance.choice(values)
+        sent = internal(project, None, f"fuzz-{number}")
+        if chance.random() < 0.5:
+            sent[chance.choice(headers)] = chance.choice(texts)
+        path = chance.choice(["/v1/chat/completions", "/v1/embeddings"])
+        data = json.dumps(body).encode()
+        async with http.post(gateway + path, data=data, headers=sent) as response:
+            said = await response.text()
+            assert response.status in {200, 404, 422}, (response.status, path, body, sent, said)
+            seen.add(response.status)
+    assert seen == {200, 404, 422}
+    assert len(engine.requests) > 20
+
+
+@pytest.mark.parametrize("count", [-1, 2**70, 1e300, "7", None, True, [], {"a": 1}])
+async def test_whatever_the_engine_counts_the_call_is_settled(http, gateway, engine, database, project, count):
+    async def handler(_request):
+        usage = {"prompt_tokens": count, "completion_tokens": count, "prompt_tokens_details": {"cached_tokens": count}}
+        return web.json_response({"choices": [], "usage": usage})
+
+    engine.handler = handler
+    async with http.post(f"{gateway}/v1/chat/completions", json=CHAT, headers=internal(project)) as response:
+        assert response.status == 200
+    entry = await entry_in_state(database, project, "settled")
+    assert 0 <= entry.prompt_tokens <= 10**9
 
 
 async def test_paths_and_methods(http, gateway):

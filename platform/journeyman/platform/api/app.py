@@ -8,8 +8,8 @@ from typing import Any, Final
 
 from fastapi import APIRouter, FastAPI
 
-from journeyman.platform.api import health, problems
-from journeyman.platform.api.requests import BodyLimit, RequestContext
+from journeyman.platform.api import health, problems, reference
+from journeyman.platform.api.requests import BodyLimit, JsonLimit, RequestContext
 from journeyman.platform.api.resources import Resources
 from journeyman.platform.approvals.endpoints import router as approvals
 from journeyman.platform.artifacts.endpoints import router as artifacts
@@ -92,8 +92,10 @@ def create_app(settings: Settings) -> FastAPI:
         v1.include_router(router)
     app.include_router(v1)
     app.include_router(health.router)
+    app.include_router(reference.router)
     problems.install(app)
     # The last one added is the outermost.
+    app.add_middleware(JsonLimit, streamed=("/v1/uploads",))
     app.add_middleware(BodyLimit, larger={"/v1/uploads": settings.upload_max_bytes + _FORM_OVERHEAD})
     app.add_middleware(RequestContext)
     app.add_middleware(TelemetryMiddleware, service="api")

@@ -1,6 +1,7 @@
 """Around every request: its id, the bound on its body, and an answer whatever happens inside. Pure ASGI."""
 
 import re
+from collections.abc import Collection
 from typing import Final
 
 from starlette.exceptions import HTTPException
@@ -14,7 +15,15 @@ from journeyman.platform.kit.logging import bind, get_logger
 MAX_BODY: Final = 2 * 1024 * 1024
 """Bytes of a request's body, except where a route streams it."""
 
+MAX_VALUES: Final = 5000
+"""Values in a JSON body, containers among them. Each that is wrong becomes an error with a path: 150,000 unknown fields held
+the process for seconds."""
+MAX_DEPTH: Final = 64
+
 _GIVEN_ID: Final = re.compile(rb"[A-Za-z0-9._:-]{1,128}")
+_WITH_BODY: Final = frozenset({"POST", "PUT", "PATCH", "DELETE"})
+_STRING: Final = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*"', re.DOTALL)
+_BRACKET: Final = re.compile(rb"[\[\]{}]")
 _log = get_logger(__name__)
 
 
@@ -91,3 +100,59 @@ class BodyLimit:
             return message
 
         await self.app(scope, bounded, send)
+
+
+class JsonLimit:
+    """Refuses JSON bodies of too many values, or nested too deep, before anything looks at what is in them.
+
+    Paths in ``streamed`` are not looked at: their bodies are no JSON.
+    """
+
+    def __init__(self, app: ASGIApp, *, streamed: Collection[str] = ()) -> None:
+        self.app = app
+        self.streamed = streamed
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http" or scope["method"] not in _WITH_BODY or scope["path"].rstrip("/") in self.streamed:
+            await self.app(scope, receive, send)
+            return
+        parts: list[bytes] = []
+        while True:
+            message = await receive()
+            if message["type"] != "http.request":
+                raise ClientDisconnect
+            parts.append(message.get("body", b""))
+            if not message.get("more_body", False):
+                break
+        body = b"".join(parts)
+        refusal = _too_complex(body)
+        if refusal is not None:
+            response = problem_response(scope, status=422, code="too_complex", detail=refusal)
+            await response(scope, receive, send)
+            return
+        whole: Message | None = {"type": "http.request", "body": body, "more_body": False}
+
+        async def again() -> Message:
+            nonlocal whole
+            if whole is None:
+                return await receive()
+            message, whole = whole, None
+            return message
+
+        await self.app(scope, again, send)
+
+
+def _too_complex(body: bytes) -> str | None:
+    """What is wrong with the shape of a JSON body. Long texts with many commas cost a look at their quotation marks."""
+    containers = body.count(b"[") + body.count(b"{")
+    if containers <= MAX_DEPTH and body.count(b",") + containers <= MAX_VALUES:
+        return None
+    bare = _STRING.sub(b"", body)
+    values = bare.count(b",") + bare.count(b"[") + bare.count(b"{")
+    if values > MAX_VALUES:
+        return f"The body has more than {MAX_VALUES} values; nothing this API takes needs as many."
+    depth = deepest = 0
+    for bracket in _BRACKET.findall(bare):
+        depth += 1 if bracket in b"[{" else -1
+        deepest = max(deepest, depth)
+    return f"The body is nested deeper than {MAX_DEPTH} levels." if deepest > MAX_DEPTH else None

@@ -31,11 +31,11 @@ class LedgerEntry(Base):
     """``reserved``, ``settled``, ``released`` (never billed) or ``ambiguous`` (a crash hid whether it was)."""
     estimated: Mapped[bool]
     reserved_tokens: Mapped[int]
-    reserved_cost_usd: Mapped[Decimal] = mapped_column(sa.Numeric(14, 8))
+    reserved_cost_usd: Mapped[Decimal] = mapped_column(sa.Numeric(20, 8))
     prompt_tokens: Mapped[int]
     cached_tokens: Mapped[int]
     completion_tokens: Mapped[int]
-    cost_usd: Mapped[Decimal] = mapped_column(sa.Numeric(14, 8))
+    cost_usd: Mapped[Decimal] = mapped_column(sa.Numeric(20, 8))
     seconds: Mapped[Decimal] = mapped_column(sa.Numeric(12, 3))
     created_at: Mapped[datetime]
     settled_at: Mapped[datetime | None]
@@ -62,13 +62,13 @@ class Account(Base):
     day: Mapped[date] = mapped_column(primary_key=True)
     """Of a project: when the calls were reserved. Of a task: 1970-01-01."""
     tokens: Mapped[int] = mapped_column(default=0)
-    cost_usd: Mapped[Decimal] = mapped_column(sa.Numeric(16, 8), default=Decimal(0))
+    cost_usd: Mapped[Decimal] = mapped_column(sa.Numeric(24, 8), default=Decimal(0))
     steps: Mapped[int] = mapped_column(default=0)
     """Model calls, each step once however often it was tried; those in flight among them."""
-    wall_s: Mapped[Decimal] = mapped_column(sa.Numeric(16, 3), default=Decimal(0))
+    wall_s: Mapped[Decimal] = mapped_column(sa.Numeric(20, 3), default=Decimal(0))
     """Of a project: seconds that its tasks worked, up to the last time each of them stopped."""
     reserved_tokens: Mapped[int] = mapped_column(default=0)
-    reserved_cost_usd: Mapped[Decimal] = mapped_column(sa.Numeric(16, 8), default=Decimal(0))
+    reserved_cost_usd: Mapped[Decimal] = mapped_column(sa.Numeric(24, 8), default=Decimal(0))
 
 
 class BudgetWarning(Base):

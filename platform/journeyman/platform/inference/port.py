@@ -14,6 +14,10 @@ HEADER_REQUEST: Final = "X-Journeyman-Request"
 HEADER_ATTEMPT: Final = "X-Journeyman-Attempt"
 
 
+MAX_COUNT: Final = 1_000_000_000
+"""The most tokens that one call is believed to have used."""
+
+
 @dataclass(frozen=True, slots=True)
 class CallIdentity:
     """For whom a call is made. ``request_id`` is the step key: equal for all attempts of a step; ``attempt`` is ≥ 1."""
@@ -81,11 +85,19 @@ class TokenUsage:
         completion_details = usage.get("completion_tokens_details") or {}
         cached = prompt_details.get("cached_tokens") or usage.get("prompt_cache_hit_tokens")
         return cls(
-            prompt_tokens=int(usage.get("prompt_tokens") or 0),
-            cached_tokens=int(cached or 0),
-            completion_tokens=int(usage.get("completion_tokens") or 0),
-            reasoning_tokens=int(completion_details.get("reasoning_tokens") or 0),
+            prompt_tokens=_count(usage.get("prompt_tokens")),
+            cached_tokens=_count(cached),
+            completion_tokens=_count(usage.get("completion_tokens")),
+            reasoning_tokens=_count(completion_details.get("reasoning_tokens")),
         )
+
+
+def _count(value: Any) -> int:
+    """A number of tokens that can be meant: engines have been seen to send nulls, floats and -1."""
+    try:
+        return min(max(int(value or 0), 0), MAX_COUNT)
+    except (OverflowError, ValueError):
+        return 0
 
 
 @dataclass(frozen=True, slots=True)

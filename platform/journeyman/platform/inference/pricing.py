@@ -14,7 +14,7 @@ from journeyman.platform.kit.errors import InvalidInput
 from journeyman.platform.kit.settings import Settings
 
 _MILLION: Final = Decimal(1_000_000)
-_Usd = Annotated[Decimal, Field(ge=0, allow_inf_nan=False)]
+_Usd = Annotated[Decimal, Field(ge=0, le=1_000_000, allow_inf_nan=False)]
 
 
 class Price(BaseModel):

@@ -96,6 +96,8 @@ def _header(headers: Headers, name: str) -> str | None:
     value = headers.get(name.lower(), "").strip()
     if len(value) > _MAX_HEADER:
         raise InvalidInput(f"The header {name} has more than {_MAX_HEADER} characters.")
+    if not value.isprintable():
+        raise InvalidInput(f"The header {name} contains characters that cannot be printed.")
     return value or None
 
 

@@ -11,6 +11,9 @@ from journeyman.platform.kit.settings import Settings
 
 DEFAULT_MAX_TOKENS: Final = 8192
 """Reserved for the answer when the caller sets no limit."""
+MAX_TOKENS: Final = 10_000_000
+"""The longest answer that can be asked for: beyond every model there is, and its reservation is still a sane number."""
+MAX_MODEL_NAME: Final = 200
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,8 +97,10 @@ def parse_chat(data: bytes, routing: Routing) -> ParsedRequest:
     if limit is None:
         limit = _value(fields, "max_tokens", int | None)
     choices = _value(fields, "n", int | None)
-    if (limit is not None and limit < 1) or (choices is not None and not 1 <= choices <= 128):
-        raise InvalidInput("'max_tokens', 'max_completion_tokens' and 'n' must be at least 1, and 'n' at most 128.")
+    if (limit is not None and not 1 <= limit <= MAX_TOKENS) or (choices is not None and not 1 <= choices <= 128):
+        raise InvalidInput(
+            f"'max_tokens' and 'max_completion_tokens' must be from 1 to {MAX_TOKENS}, and 'n' from 1 to 128."
+        )
     model, changed = _route(fields, routing)
     hide_usage = False
     if stream:
@@ -132,7 +137,7 @@ def parse_embeddings(data: bytes, routing: Routing) -> ParsedRequest:
 def _fields(data: bytes) -> dict[str, msgspec.Raw]:
     try:
         return _decoder.decode(data)
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise InvalidInput(f"The body is not a JSON object: {error}.") from error
 
 
@@ -142,7 +147,7 @@ def _value(fields: dict[str, msgspec.Raw], name: str, kind: Any) -> Any:
         return None
     try:
         return msgspec.json.decode(raw, type=kind)
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise InvalidInput(f"'{name}' is not valid: {error}.") from error
 
 
@@ -156,6 +161,11 @@ def _route(fields: dict[str, msgspec.Raw], routing: Routing) -> tuple[str, bool]
     asked = _value(fields, "model", str)
     if not asked:
         raise InvalidInput("'model' is missing; for example 'standard' or 'fast'.")
+    if len(asked) > MAX_MODEL_NAME or not asked.isprintable():
+        # Nor could the ledger hold it: it is written down with every call.
+        raise InvalidInput(
+            f"'model' is not the name of a model: at most {MAX_MODEL_NAME} characters, and none that cannot be printed."
+        )
     model = routing.engine_name(asked)
     if model == asked:
         return model, False
