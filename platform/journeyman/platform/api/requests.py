@@ -22,7 +22,6 @@ MAX_DEPTH: Final = 64
 
 _GIVEN_ID: Final = re.compile(rb"[A-Za-z0-9._:-]{1,128}")
 _WITH_BODY: Final = frozenset({"POST", "PUT", "PATCH", "DELETE"})
-_STRING: Final = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*"', re.DOTALL)
 _BRACKET: Final = re.compile(rb"[\[\]{}]")
 _log = get_logger(__name__)
 
@@ -117,13 +116,18 @@ class JsonLimit:
             await self.app(scope, receive, send)
             return
         parts: list[bytes] = []
-        while True:
-            message = await receive()
-            if message["type"] != "http.request":
-                raise ClientDisconnect
-            parts.append(message.get("body", b""))
-            if not message.get("more_body", False):
-                break
+        try:
+            while True:
+                message = await receive()
+                if message["type"] != "http.request":
+                    raise ClientDisconnect
+                parts.append(message.get("body", b""))
+                if not message.get("more_body", False):
+                    break
+        except HTTPException as error:
+            response = problem_response(scope, status=413, code="payload_too_large", detail=error.detail)
+            await response(scope, receive, send)
+            return
         body = b"".join(parts)
         refusal = _too_complex(body)
         if refusal is not None:
@@ -147,7 +151,8 @@ def _too_complex(body: bytes) -> str | None:
     containers = body.count(b"[") + body.count(b"{")
     if containers <= MAX_DEPTH and body.count(b",") + containers <= MAX_VALUES:
         return None
-    bare = _STRING.sub(b"", body)
+    # Without escapes, every other quotation mark ends a text.
+    bare = b"".join(body.replace(rb"\\", b"").replace(rb"\"", b"").split(b'"')[::2])
     values = bare.count(b",") + bare.count(b"[") + bare.count(b"{")
     if values > MAX_VALUES:
         return f"The body has more than {MAX_VALUES} values; nothing this API takes needs as many."
