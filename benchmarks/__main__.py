@@ -7,7 +7,7 @@ from pathlib import Path
 
 from benchmarks.results import RESULTS, Row, show
 
-MODULES = ("startup", "sandbox", "snapshot", "gateway", "ledger", "events", "steps", "load", "forgetting")
+MODULES = ("startup", "sandbox", "snapshot", "gateway", "ledger", "events", "steps", "load", "forgetting", "context")
 
 
 def main() -> int:

@@ -26,9 +26,9 @@ class Run:
     client: httpx.AsyncClient
     scripts: Path
 
-    async def submit(self, threads: list[dict[str, Any]], **fields: Any) -> str:
+    async def submit(self, threads: list[dict[str, Any]], instruction: str | None = None, **fields: Any) -> str:
         """Submit a task whose agents answer as the threads say; returns its id."""
-        instruction = f"Benchmark {uuid.uuid4()}"
+        instruction = instruction or f"Benchmark {uuid.uuid4()}"
         script = {"name": uuid.uuid4().hex, "instruction": instruction, "threads": threads}
         path = self.scripts / f"{script['name']}.json"
         path.with_suffix(".partial").write_text(json.dumps(script))

@@ -130,7 +130,8 @@ class Platform:
 
     def requests(self, instruction: str) -> list[bytes]:
         """The bodies of all requests that reached the engine for a task with ``record=True``, in order."""
-        return [file.read_bytes() for file in sorted(self.recorded[instruction].iterdir())]
+        folder = self.recorded[instruction]
+        return [file.read_bytes() for file in sorted(folder.iterdir())] if folder.exists() else []
 
     async def get(self, path: str, **params: Any) -> Any:
         response = await self.client.get(path, params=params)

@@ -10,6 +10,9 @@ from journeyman.platform.embedded.specs import Part, Status
 from journeyman.platform.embedded.stack import EmbeddedStack
 from journeyman.platform.kit.settings import Settings
 
+RUN_EVENTS = 120
+"""Events of a workflow's run after which Temporal suggests a new one: some ten turns, so that long tasks have many runs."""
+
 
 class SessionStack:
     """Starts nothing until a test asks, then only that, once, and stops all of it at the end.
@@ -34,6 +37,7 @@ class SessionStack:
                     data_dir=self.directory / "data",
                     model_base_url=None,
                     replay_scripts=scripts,
+                    temporal_run_events=RUN_EVENTS,
                     worker_roles="orchestration,models,sandboxes,deliveries",
                 )
                 stack = EmbeddedStack(self.directory / "data", parts=(), settings=settings, workers=2)

@@ -116,6 +116,12 @@ APPROVALS: Final = Counter(
 APPROVALS_PENDING: Final = Gauge(
     "journeyman_approvals_pending", "Approvals that wait for a person, as last counted.", ["kind"], registry=REGISTRY
 )
+PROMPT_ASSEMBLY: Final = Histogram(
+    "journeyman_prompt_assembly_seconds",
+    "From the first statement of SQL of a model call to the messages that are sent.",
+    buckets=(0.002, 0.005, 0.01, 0.02, 0.03, 0.05, 0.1, 0.25, 1),
+    registry=REGISTRY,
+)
 STRANDED_TASKS: Final = Gauge(
     "journeyman_stranded_tasks",
     "Running tasks on a version of the workflow code that no worker serves.",
