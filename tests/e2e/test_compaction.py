@@ -121,7 +121,7 @@ async def test_a_worker_killed_in_the_middle_of_a_compaction(platform: Platform,
     ]
     task_id = await platform.submit(threads, acceptance=["test $(wc -l < log) = 6"], record=True)
     instruction = (await platform.task(task_id))["instruction"]
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(120):
         while not any(Recorded.read(body).wants_summary for body in platform.requests(instruction)):
             await asyncio.sleep(0.05)
     for name in ("worker-1", "worker-2"):

@@ -10,8 +10,8 @@ from journeyman.platform.embedded.specs import Part, Status
 from journeyman.platform.embedded.stack import EmbeddedStack
 from journeyman.platform.kit.settings import Settings
 
-RUN_EVENTS = 120
-"""Events of a workflow's run after which Temporal suggests a new one: some ten turns, so that long tasks have many runs."""
+RUN_EVENTS = 80
+"""Events of a workflow's run after which Temporal suggests a new one: some six turns, so that long tasks have many runs."""
 
 
 class SessionStack:

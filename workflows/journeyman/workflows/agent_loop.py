@@ -13,11 +13,13 @@ with workflow.unsafe.imports_passed_through():
     from journeyman.platform.kit.names import Queue
 
 from journeyman.workflows import timing
+from journeyman.workflows.continuation import is_due
 from journeyman.workflows.types import Pause, Step, StepOutcome, ThreadRef, Turn
 
 R = TypeVar("R")
 
-BUDGET_EXHAUSTED: Final = "budget_exhausted"
+PAUSES: Final = {"budget_exhausted": "budget", "context_exhausted": "context_exhausted"}
+"""Failures of a model call that a person can do something about, and the reason for which the task waits for that."""
 
 
 class Interrupted(Exception):
@@ -101,7 +103,8 @@ async def converse(control: Control, thread: ThreadRef, step: int) -> Talk:
     idle = 0
     tries = 0
     while step < timing.TURNS_PER_THREAD and idle < timing.IDLE_TURNS:
-        if workflow.info().is_continue_as_new_suggested():
+        # Not between two tries of a step: each has its own number, which a new run would begin anew.
+        if tries == 0 and is_due():
             return Talk(step, suspended=True)
         await control.gate()
         current = Step(thread=thread, number=step, tries=tries)
@@ -111,10 +114,11 @@ async def converse(control: Control, thread: ThreadRef, step: int) -> Talk:
             tries += 1
             continue
         except ActivityError as error:
-            if not is_failure(error, BUDGET_EXHAUSTED):
+            reason = PAUSES.get(code_of(error))
+            if reason is None:
                 raise
             detail = str(error.cause) if error.cause else None
-            await control.stop(Pause(task=thread.task, reason="budget", detail=detail, facts=facts_of(error)))
+            await control.stop(Pause(task=thread.task, reason=reason, detail=detail, facts=facts_of(error)))
             tries += 1
             continue
         outcome = await _run_tools(control, current.model_copy(update={"new_tokens": turn.new_tokens}))
@@ -149,9 +153,9 @@ async def _run_tools(control: Control, step: Step) -> StepOutcome:
         return await in_sandbox("run_tools", step.model_copy(update={"interrupted": True}), StepOutcome)
 
 
-def is_failure(error: ActivityError, code: str) -> bool:
-    """Whether the activity failed with this error code."""
-    return isinstance(error.cause, ApplicationError) and error.cause.type == code
+def code_of(error: ActivityError) -> str:
+    """The error code with which the activity failed, if it did."""
+    return (error.cause.type or "") if isinstance(error.cause, ApplicationError) else ""
 
 
 def facts_of(error: ActivityError) -> dict[str, Any]:

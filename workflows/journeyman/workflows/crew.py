@@ -20,6 +20,7 @@ with workflow.unsafe.imports_passed_through():
 
 from journeyman.workflows import timing
 from journeyman.workflows.agent_loop import Control
+from journeyman.workflows.continuation import is_due
 from journeyman.workflows.subtask_workflow import SubtaskWorkflow
 from journeyman.workflows.types import PlanGraph, RunSubtask, SubtaskResult, TaskRef
 
@@ -50,7 +51,7 @@ class Crew:
         try:
             while True:
                 await self.control.gate()
-                if not problems and not workflow.info().is_continue_as_new_suggested():
+                if not problems and not is_due():
                     self._start_ready(graph, progress)
                 if not self._running:
                     return problems

@@ -14,6 +14,7 @@ with workflow.unsafe.imports_passed_through():
     from journeyman.platform.tasks.contract import SubtaskProgress
 
 from journeyman.workflows.agent_loop import Control, check_cancelled, converse, in_sandbox, store
+from journeyman.workflows.continuation import go_on
 from journeyman.workflows.types import (
     Findings,
     Integration,
@@ -68,7 +69,7 @@ class SubtaskWorkflow:
             await workflow.wait_condition(workflow.all_handlers_finished)
             # A cancellation that an activity's completion swallowed must not be lost with this run.
             check_cancelled()
-            workflow.continue_as_new(subtask.model_copy(update={"progress": self._progress}))
+            go_on(subtask.model_copy(update={"progress": self._progress}))
         except _GivenUp as outcome:
             await self._end(str(outcome))
             return SubtaskResult(subtask_id=subtask.subtask_id, completed=False, problem=str(outcome))

@@ -20,6 +20,7 @@ with workflow.unsafe.imports_passed_through():
 
 from journeyman.workflows import timing
 from journeyman.workflows.agent_loop import Control, ask_stores, converse, in_sandbox, store
+from journeyman.workflows.continuation import go_on, is_due
 from journeyman.workflows.crew import Crew
 from journeyman.workflows.types import (
     ApplyRewind,
@@ -99,7 +100,7 @@ class TaskWorkflow:
             if self._cancelled or self._rewinds:
                 continue
             self._progress.paused_for = self._control.paused_for
-            workflow.continue_as_new(start.model_copy(update={"progress": self._progress}))
+            go_on(start.model_copy(update={"progress": self._progress}))
 
     def _stop(self) -> None:
         """End what is under way, once: a second cancellation would cut short the clearing up after the first."""
@@ -159,7 +160,7 @@ class TaskWorkflow:
         progress = self._progress
         while True:
             await self._control.gate()
-            if workflow.info().is_continue_as_new_suggested():
+            if is_due():
                 return None
             match progress.phase:
                 case Phase.PREPARE:

@@ -26,7 +26,7 @@ TERMINAL: Final = frozenset({TaskState.SUCCEEDED, TaskState.FAILED, TaskState.ER
 
 _ENDS: Final = frozenset({TaskState.FAILED, TaskState.ERRORED, TaskState.CANCELLED})
 
-PAUSE_REASONS: Final = ("user", "budget", "circuit_breaker", "model_unavailable")
+PAUSE_REASONS: Final = ("user", "budget", "circuit_breaker", "model_unavailable", "context_exhausted")
 """What a task can wait for beside its state."""
 
 TRANSITIONS: Final[dict[TaskState, frozenset[TaskState]]] = {

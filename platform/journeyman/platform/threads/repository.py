@@ -108,6 +108,11 @@ async def visible_bodies(session: AsyncSession, thread: Thread) -> list[tuple[st
     return [(step_key, body) for step_key, body in rows]
 
 
+async def is_stored(session: AsyncSession, step_key: str) -> bool:
+    """Whether there is a message under the step key, in whatever segment."""
+    return await session.scalar(sa.select(Message.seq).where(Message.step_key == step_key)) is not None
+
+
 async def messages_of_step(session: AsyncSession, thread_id: str, step: str) -> dict[str, dict[str, Any]]:
     """What is stored of one step, by step key: the model's answer, and the results of the calls that were done."""
     rows = await session.execute(

@@ -1,6 +1,7 @@
 """Calling the model for one step of a thread."""
 
 import logging
+import time
 from typing import Any, Final
 
 from sqlalchemy.ext.asyncio import AsyncSession
@@ -15,6 +16,7 @@ from journeyman.platform.events.log import Appended, append
 from journeyman.platform.events.types import EventType
 from journeyman.platform.inference.errors import ModelUnavailable
 from journeyman.platform.inference.port import CallIdentity, ModelAnswer, ModelEngine, ModelRequest
+from journeyman.platform.kit import metrics
 from journeyman.platform.kit.database import Database
 from journeyman.platform.kit.errors import JourneymanError
 from journeyman.platform.steering import repository as steering
@@ -22,7 +24,7 @@ from journeyman.platform.tasks import lifecycle
 from journeyman.platform.tasks.models import Task
 from journeyman.platform.threads import repository as threads
 from journeyman.platform.threads.models import Thread
-from journeyman.workflows.activities.segments import ContextWindow, begin_segment, needs_summary, segment_of
+from journeyman.workflows.activities.segments import ContextWindow, Prompt, begin_segment, needs_summary, segment_of
 from journeyman.workflows.activities.steering import deliver_messages
 from journeyman.workflows.heartbeat import beating
 from journeyman.workflows.types import Step, Turn
@@ -51,29 +53,30 @@ class ModelActivities:
         """Ask the role's model for its next message and store it under the step key; a stored one is not asked for again."""
         key = f"{step.key}:answer"
         attempt = step.tries * ATTEMPTS_PER_EXECUTION + activity.info().attempt
+        started = time.perf_counter()
         async with self._database.transaction() as session:
+            if await threads.is_stored(session, key):
+                return Turn()
             task = await lifecycle.for_step(session, step.thread.task.task_id)
             thread = await threads.get_thread(session, step.thread.thread_id)
-            keyed = await threads.visible_messages(session, thread)
-            if key in dict(keyed):
-                return Turn()
-            messages = [message for _, message in keyed]
+            prompt = await Prompt.load(session, thread)
             await budgets.check(session, task)
             if task.message_count > thread.inbox_seq:
-                messages += await deliver_messages(session, thread)
+                for message in await deliver_messages(session, thread):
+                    prompt.add(message)
             await self._event(session, step, EventType.MODEL_STARTED, {"attempt": attempt, "step": step.number})
         try:
-            if needs_summary(thread, messages, self._window):
-                messages = await self._compact(task, step, attempt, thread, messages)
-            answer = await self._engine.complete(self._request(task, step, key, attempt, messages))
+            summarize = needs_summary(thread, prompt, self._window)
+            metrics.PROMPT_ASSEMBLY.observe(time.perf_counter() - started)
+            if summarize:
+                prompt = await self._compact(task, step, attempt, thread, prompt)
+            answer = await self._engine.complete(self._request(task, step, key, attempt, prompt.array()))
         except JourneymanError as error:
             await self._failed(step, attempt, error)
             raise
         return await self._store(task, step, key, answer)
 
-    def _request(
-        self, task: Task, step: Step, request_id: str, attempt: int, messages: list[dict[str, Any]]
-    ) -> ModelRequest:
+    def _request(self, task: Task, step: Step, request_id: str, attempt: int, messages: bytes) -> ModelRequest:
         return ModelRequest(
             model=_model_for(task, step.thread.role),
             messages=messages,
@@ -89,17 +92,14 @@ class ModelActivities:
             idle_timeout_s=self._idle_timeout_s,
         )
 
-    async def _compact(
-        self, task: Task, step: Step, attempt: int, thread: Thread, messages: list[dict[str, Any]]
-    ) -> list[dict[str, Any]]:
-        """Have the conversation summed up over the same prefix; returns the messages of the new segment."""
-        request = self._request(task, step, f"{step.key}:summary", attempt, [*messages, summary_request()])
+    async def _compact(self, task: Task, step: Step, attempt: int, thread: Thread, prompt: Prompt) -> Prompt:
+        """Have the conversation summed up over the same prefix; returns the prompt of the new segment."""
+        request = self._request(task, step, f"{step.key}:summary", attempt, prompt.array(summary_request()))
         answer = await self._engine.complete(request)
         async with self._database.transaction() as session:
-            await begin_segment(session, step, messages, answer.text, thread.context_tokens)
+            await begin_segment(session, step, prompt.messages(), answer.text, thread.context_tokens)
         async with self._database.transaction() as session:
-            keyed = await threads.visible_messages(session, await threads.get_thread(session, thread.id))
-            return [message for _, message in keyed]
+            return await Prompt.load(session, await threads.get_thread(session, thread.id))
 
     async def _store(self, task: Task, step: Step, key: str, answer: ModelAnswer) -> Turn:
         calls = [{"id": call.id, "name": call.name, "arguments": call.arguments} for call in answer.tool_calls]

@@ -1,13 +1,13 @@
 """The context of a thread: what the model is sent, and the summary that begins a new segment when that grows too long."""
 
+import json
 from dataclasses import dataclass
-from typing import Any
 
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from journeyman.agents import compaction
 from journeyman.agents.compaction import SegmentState
-from journeyman.agents.context import assistant_message
+from journeyman.agents.context import Message, assistant_message
 from journeyman.platform.events.log import append
 from journeyman.platform.events.types import EventType
 from journeyman.platform.kit.errors import Conflict
@@ -25,14 +25,47 @@ class ContextWindow:
     max_output_tokens: int
 
 
-def needs_summary(thread: Thread, messages: list[dict[str, Any]], window: ContextWindow) -> bool:
+@dataclass
+class Prompt:
+    """What a model is sent: messages as they are stored, each with its step key. They are not parsed to be sent on."""
+
+    keys: list[str]
+    bodies: list[bytes]
+
+    @classmethod
+    async def load(cls, session: AsyncSession, thread: Thread) -> "Prompt":
+        stored = await threads.visible_bodies(session, thread)
+        return cls([key for key, _ in stored], [body for _, body in stored])
+
+    def add(self, message: Message) -> None:
+        self.keys.append("")
+        self.bodies.append(threads.encode(message))
+
+    def array(self, *more: Message) -> bytes:
+        return threads.as_array([*self.bodies, *map(threads.encode, more)])
+
+    def messages(self) -> list[Message]:
+        return [json.loads(body) for body in self.bodies]
+
+    def tokens(self, thread: Thread) -> int:
+        """What the engine counted last, plus an estimate of what came since."""
+        newer = 0
+        if thread.context_tokens:
+            answers = (place for place, key in enumerate(self.keys) if key.endswith(":answer"))
+            newer = 1 + max(answers, default=len(self.keys) - 1)
+        # Stored text is escaped: six bytes for a character that takes about three elsewhere.
+        size = sum(len(body) - 3 * body.count(b"\\u") for body in self.bodies[newer:])
+        return thread.context_tokens + int(size / compaction.BYTES_PER_TOKEN)
+
+
+def needs_summary(thread: Thread, prompt: Prompt, window: ContextWindow) -> bool:
     """Whether the next request would come too close to the end of the context.
 
     Raises :class:`Conflict` when summaries do not help, because the opening or single results are too long for the model.
     """
     decision = compaction.next_step(
         segment_of(thread),
-        _prompt_tokens(thread, messages),
+        prompt.tokens(thread),
         context_tokens=window.tokens,
         max_output_tokens=window.max_output_tokens,
     )
@@ -49,19 +82,7 @@ def segment_of(thread: Thread) -> SegmentState:
     return SegmentState.model_validate(thread.segment or {})
 
 
-def _prompt_tokens(thread: Thread, messages: list[dict[str, Any]]) -> int:
-    """What the engine counted last, plus an estimate of what came since."""
-    if not thread.context_tokens:
-        return compaction.estimate_tokens(messages)
-    newer = len(messages)
-    while newer and messages[newer - 1]["role"] != "assistant":
-        newer -= 1
-    return thread.context_tokens + compaction.estimate_tokens(messages[newer:])
-
-
-async def begin_segment(
-    session: AsyncSession, step: Step, messages: list[dict[str, Any]], summary: str, tokens: int
-) -> None:
+async def begin_segment(session: AsyncSession, step: Step, messages: list[Message], summary: str, tokens: int) -> None:
     """Store the summary in the old segment and begin the next one with it; once per segment."""
     await lock_task(session, step.thread.task.task_id)
     thread = await threads.get_thread(session, step.thread.thread_id)
