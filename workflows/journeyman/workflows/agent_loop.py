@@ -60,10 +60,7 @@ class Control:
         await store("pause_task", task)
 
     async def gate(self) -> None:
-        """Return as soon as the task is not paused. Raises :class:`asyncio.CancelledError` once it is to be cancelled.
-
-        An activity that completes in the moment it is cancelled swallows the cancellation: it shows only here.
-        """
+        """Return as soon as the task is not paused. Raises :class:`asyncio.CancelledError` once it is to be cancelled."""
         check_cancelled()
         await workflow.wait_condition(lambda: self.paused_for is None)
 
@@ -71,7 +68,7 @@ class Control:
         """The result of an activity that a person may interrupt. Raises :class:`Interrupted`."""
         self._call = call
         try:
-            return await call
+            return await _settled(call)
         except ActivityError as error:
             if self._interrupted is call and isinstance(error.cause, CancelledError):
                 check_cancelled()
@@ -79,6 +76,13 @@ class Control:
             raise
         finally:
             self._call = None
+
+
+async def _settled(call: Awaitable[R]) -> R:
+    """The result. An activity that completes in the moment it is cancelled swallows the cancellation: it is raised here."""
+    result = await call
+    check_cancelled()
+    return result
 
 
 def check_cancelled() -> None:
@@ -171,7 +175,7 @@ async def store(activity: str, argument: object, *, retry: RetryPolicy = timing.
 
 async def ask_stores(activity: str, argument: object, result: type[R], *, retry: RetryPolicy = timing.STORES) -> R:
     """Run an activity that works with stores alone."""
-    outcome: R = await workflow.execute_activity(
+    handle: workflow.ActivityHandle[R] = workflow.start_activity(
         activity,
         argument,
         result_type=result,
@@ -180,12 +184,12 @@ async def ask_stores(activity: str, argument: object, result: type[R], *, retry:
         heartbeat_timeout=timing.HEARTBEAT_TIMEOUT,
         retry_policy=retry,
     )
-    return outcome
+    return await _settled(handle)
 
 
 async def in_sandbox(activity: str, argument: object, result: type[R]) -> R:
     """Run an activity that works in a sandbox, watched by heartbeat."""
-    return await start_in_sandbox(activity, argument, result)
+    return await _settled(start_in_sandbox(activity, argument, result))
 
 
 def start_in_sandbox(activity: str, argument: object, result: type[R]) -> workflow.ActivityHandle[R]:

@@ -1,7 +1,6 @@
 """The subtasks of a task that run at the same time, each as a child workflow."""
 
 import asyncio
-from collections.abc import Coroutine
 from dataclasses import dataclass, field
 
 from temporalio import workflow
@@ -23,8 +22,6 @@ from journeyman.workflows.agent_loop import Control
 from journeyman.workflows.continuation import is_due
 from journeyman.workflows.subtask_workflow import SubtaskWorkflow
 from journeyman.workflows.types import PlanGraph, RunSubtask, SubtaskResult, TaskRef
-
-_Child = workflow.ChildWorkflowHandle[SubtaskWorkflow, SubtaskResult]
 
 
 @dataclass
@@ -85,19 +82,7 @@ class Crew:
 
     async def _run(self, subtask: RunSubtask) -> SubtaskResult:
         child_id = subtask_workflow_id(self.task.task_id, subtask.subtask_id, subtask.revision, self.task.epoch)
-        child = await _started(self._start(child_id, subtask))
-        self._started.add(child_id)
-        try:
-            if self.control.paused_for is not None and subtask.progress.paused_for is None:
-                # The pause came while the child was being started and could not hear of it.
-                await _tell(child_id, SIGNAL_PAUSE, self.control.paused_for)
-            return await child
-        finally:
-            self._started.discard(child_id)
-
-    @staticmethod
-    async def _start(child_id: str, subtask: RunSubtask) -> _Child:
-        child: _Child = await workflow.start_child_workflow(
+        child = await workflow.start_child_workflow(
             SubtaskWorkflow.run,
             subtask,
             id=child_id,
@@ -107,7 +92,14 @@ class Crew:
             id_reuse_policy=WorkflowIDReusePolicy.TERMINATE_IF_RUNNING,
             cancellation_type=workflow.ChildWorkflowCancellationType.WAIT_CANCELLATION_COMPLETED,
         )
-        return child
+        self._started.add(child_id)
+        try:
+            if self.control.paused_for is not None and subtask.progress.paused_for is None:
+                # The pause came while the child was being started and could not hear of it.
+                await _tell(child_id, SIGNAL_PAUSE, self.control.paused_for)
+            return await child
+        finally:
+            self._started.discard(child_id)
 
     async def _stop(self) -> None:
         for running in self._running.values():
@@ -115,19 +107,6 @@ class Crew:
         if self._running:
             await workflow.wait(list(self._running.values()))
         self._running.clear()
-
-
-async def _started(start: Coroutine[None, None, _Child]) -> _Child:
-    """The child once it has started. A cancellation that comes meanwhile is passed on then: the SDK loses it in the moment
-    of the start, and the child would run on.
-    """
-    starting = asyncio.create_task(start)
-    try:
-        return await asyncio.shield(starting)
-    except asyncio.CancelledError:
-        child = await starting
-        child.cancel()
-        return child
 
 
 async def _tell(child_id: str, signal: str, *arguments: str) -> None:
