@@ -2,7 +2,7 @@ import random
 
 import pytest
 
-from journeyman.agents.loops import Alarm, Step, Thresholds, Window, observe
+from journeyman.agents.loops import Alarm, Step, Thresholds, Window, observe, spelled
 
 
 def run(steps, thresholds=None) -> list[Alarm]:
@@ -15,8 +15,12 @@ def run(steps, thresholds=None) -> list[Alarm]:
     return alarms
 
 
-def call(name="a", result="r", workspace="w0", tokens=0):
-    return Step(tool="shell", arguments=name, result=result, workspace=workspace, new_tokens=tokens)
+def call(name="a", result="r", workspace="w0", tokens=0, *, slow=False):
+    return Step(tool="shell", arguments=name, result=result, workspace=workspace, new_tokens=tokens, slow=slow)
+
+
+def trips(steps):
+    return [alarm.kind for alarm in run(steps) if alarm.level == "trip"]
 
 
 def kinds(alarms):
@@ -41,7 +45,7 @@ def test_tests_run_again_after_every_edit_are_no_loop():
     assert run(steps) == []
 
 
-@pytest.mark.parametrize("period", [2, 3, 4])
+@pytest.mark.parametrize("period", [2, 3, 4, 5, 6])
 def test_going_round_in_circles_is_noticed(period):
     alarms = run([call(f"c{number % period}") for number in range(5 * period)])
     assert kinds(alarms) == [("cycle", "nudge"), ("cycle", "trip")]
@@ -104,3 +108,71 @@ def test_random_work_that_gets_somewhere_never_trips():
             for number in range(200)
         ]
         assert [alarm for alarm in run(steps) if alarm.level == "trip"] == []
+
+
+def test_polling_a_background_command_that_gets_on_is_no_loop_and_not_idle():
+    polls = [call("tail -1 build.log", f"{number} % done") for number in range(200)]
+    assert run(polls) == []
+    alternating = []
+    for number in range(100):
+        alternating += [call("sleep 5", "exit code 0"), call("tail -1 build.log", f"{number} % done")]
+    assert trips(alternating[:20]) == []
+
+
+def test_waiting_for_a_silent_command_is_borne_longer_but_not_for_ever():
+    silent = [call("sleep 60; tail -1 build.log", "linking", slow=True) for _ in range(30)]
+    assert trips(silent[:29]) == []
+    assert "repeat" in trips(silent)
+    pairs = [call("sleep 60", "", slow=True), call("tail -1 build.log", "linking")] * 25
+    assert trips(pairs[:28]) == []
+    assert "cycle" in trips(pairs)
+    hasty = [call("tail -1 build.log", "linking")] * 6
+    assert trips(hasty) == ["repeat"]
+
+
+def test_two_calls_in_turn_with_changing_results_are_no_loop():
+    steps = []
+    for number in range(60):
+        steps += [call("edit", "ok", f"w{number}"), call("pytest", f"{60 - number} failed", f"w{number}")]
+    assert run(steps) == []
+
+
+def test_edits_that_take_each_other_back_are_noticed_however_they_are_spelt():
+    steps = []
+    for number in range(5):
+        steps += [
+            call(f"write {number}", "ok", "w1"),
+            call(f"look {number}", f"{number}", "w1"),
+            call(f"sed {number}", f"{number} replaced", "w0"),
+        ]
+    # The first edit starts from a state that was not seen before it.
+    alarms = run([call("begin", "", "w0"), *steps])
+    assert kinds(alarms)[:3] == [("undo", "nudge"), ("undo", "nudge"), ("undo", "trip")]
+    assert "take each other back" in alarms[-1].message
+
+
+def test_trying_one_thing_after_another_from_the_same_state_is_no_undoing():
+    steps = [call("begin", "", "w0")]
+    for number in range(10):
+        steps += [call(f"try {number}", "ok", f"try-{number}"), call("pytest", f"f{number}", f"try-{number}"),
+                  call("git checkout .", "ok", "w0")]  # fmt: skip
+    assert run(steps) == []
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        ({"command": "pytest  -q"}, {"command": " pytest -q ; "}),
+        ({"command": "ls", "timeout_s": 10}, {"command": "ls"}),
+        ({"path": "./src/a.py"}, {"path": "src/a.py"}),
+        ({"path": "src//b/../a.py", "start_line": 1}, {"path": "src/a.py", "start_line": 1}),
+    ],
+)
+def test_another_spelling_is_the_same_call(one, other):
+    assert spelled(one) == spelled(other)
+
+
+def test_other_arguments_are_another_call():
+    calls = [{"command": "ls"}, {"command": "ls -a"}, {"path": "a", "old": "x ", "new": "y"},
+             {"path": "a", "old": "x", "new": "y"}]  # fmt: skip
+    assert len({spelled(each) for each in calls}) == 4

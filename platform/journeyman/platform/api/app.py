@@ -14,6 +14,7 @@ from journeyman.platform.api.resources import Resources
 from journeyman.platform.approvals.endpoints import router as approvals
 from journeyman.platform.artifacts.endpoints import router as artifacts
 from journeyman.platform.budgets.endpoints import router as budgets
+from journeyman.platform.budgets.renewal import BudgetRenewal
 from journeyman.platform.checkpoints.endpoints import router as checkpoints
 from journeyman.platform.checkpoints.snapshots import SnapshotStore
 from journeyman.platform.events.endpoints import router as events
@@ -112,6 +113,7 @@ async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
         background = [
             asyncio.create_task(resources.notifications.run(), name="notifications"),
             asyncio.create_task(resources.dispatcher.run(), name="outbox"),
+            asyncio.create_task(BudgetRenewal(resources.database).run(), name="budget-renewal"),
             asyncio.create_task(resources.memory.index.run(), name="memory"),
         ]
         try:

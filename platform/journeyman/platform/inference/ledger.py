@@ -27,6 +27,7 @@ from journeyman.platform.kit import clock
 from journeyman.platform.kit.database import Database
 from journeyman.platform.kit.errors import BudgetExhausted, Conflict, NotFound, Unavailable
 from journeyman.platform.kit.ids import derived_id
+from journeyman.platform.kit.metrics import UNPRICED_CALLS
 from journeyman.platform.kit.outages import database_unavailable
 
 ABANDONED_AFTER: Final = timedelta(hours=2)
@@ -160,6 +161,8 @@ class LedgerService:
             raise _exhausted(reserved, call.model)
         if reserved is None:
             raise _in_flight(call)
+        if not values["priced"]:
+            UNPRICED_CALLS.labels(call.kind).inc()
         self._live.add(values["request_id"])
         return Reservation(reserved, values["request_id"], call, moment.date())
 

@@ -71,6 +71,12 @@ LEDGER_AMBIGUOUS: Final = Gauge(
     "Calls of which a crash has hidden whether they were billed, as last counted.",
     registry=REGISTRY,
 )
+UNPRICED_CALLS: Final = Counter(
+    "journeyman_unpriced_calls_total",
+    "Calls of models that no price is known for, by kind: they count as free.",
+    ["kind"],
+    registry=REGISTRY,
+)
 TASKS: Final = Gauge("journeyman_tasks", "Tasks by state, as last counted.", ["state"], registry=REGISTRY)
 MODEL_CALLS: Final = Counter(
     "journeyman_model_calls_total",

@@ -8,6 +8,7 @@ from journeyman.agents import context, loops
 from journeyman.agents.roles import profile
 from journeyman.platform.events.log import append
 from journeyman.platform.events.types import EventType
+from journeyman.platform.kit.metrics import BREAKER_TRIPS, count_after_commit
 from journeyman.platform.threads import repository as threads
 from journeyman.workflows.types import Step
 
@@ -32,6 +33,12 @@ async def watch(session: AsyncSession, step: Step, observed: Sequence[loops.Step
                 subtask_id=thread.subtask_id,
                 step_key=f"{step.key}:tripped",
             )
+            count_after_commit(session, BREAKER_TRIPS, alarm.kind)
+            # Read at the next step, which there is only if a person lets the task go on.
+            said = (
+                f"{alarm.message} The task was paused for this, and a person has let it go on: do something else now."
+            )
+            await threads.append_message(session, thread.id, f"{step.key}:nudge", context.user_note(said))
             return alarm.message
         await threads.append_message(session, thread.id, f"{step.key}:nudge", context.user_note(alarm.message))
     thread.loop_window = window.model_dump(mode="json")

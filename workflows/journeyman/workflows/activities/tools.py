@@ -1,5 +1,6 @@
 """Carrying out the tool calls of one step, and the checkpoint after them."""
 
+import time
 from collections.abc import Collection
 from dataclasses import dataclass, field
 from typing import Any, Final
@@ -91,6 +92,7 @@ class ToolActivities:
     async def _call(self, batch: "_Batch", call: "_Call") -> "_Done | None":
         """What the call came to; nothing when an earlier attempt has stored that."""
         parsed = call.parsed
+        began = time.perf_counter()
         if f"{call.key}:result" in batch.done:
             batch.note_submission(parsed)
             return None
@@ -110,8 +112,9 @@ class ToolActivities:
             batch.observed.append(
                 loops.Step(
                     tool=parsed.name,
-                    arguments=parsed.digest,
+                    arguments=loops.spelled(parsed.values),
                     result=digest(result.text),
+                    slow=time.perf_counter() - began >= loops.SLOW_S,
                     new_tokens=batch.step.new_tokens if call.index == 0 else 0,
                 )
             )

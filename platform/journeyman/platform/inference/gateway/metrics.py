@@ -29,12 +29,6 @@ REPLAYS: Final = Counter(
     "Calls answered with what their step had paid for before, because the caller died before storing it.",
     registry=REGISTRY,
 )
-UNPRICED: Final = Counter(
-    "journeyman_gateway_unpriced_calls_total",
-    "Calls of models that no price is known for.",
-    ["kind"],
-    registry=REGISTRY,
-)
 UNSETTLED: Final = Gauge(
     "journeyman_gateway_unsettled", "Ended calls not yet written to the ledger.", registry=REGISTRY
 )
