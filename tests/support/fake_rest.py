@@ -134,6 +134,7 @@ def _routes(server: Server, query: dict[str, str]) -> dict[tuple[str, str], Call
         ("POST", "/v1/tasks"): lambda: {**server.task, "state": "queued"},
         ("GET", "/v1/tasks"): lambda: {"data": [server.task], "next_cursor": None},
         ("GET", base): lambda: server.task,
+        ("POST", f"{base}/messages"): lambda: {"id": "pmsg_1", "number": 1, "state": "received"},
         ("POST", f"{base}/cancel"): lambda: {**server.task, "state": "cancelled"},
         ("GET", f"{base}/usage"): lambda: {"tokens": 1234, "cost_usd": "0.0420"},
         ("GET", f"{base}/receipts"): lambda: {

@@ -194,3 +194,10 @@ def test_version_and_help(bare: Run) -> None:
     result = bare("--help")
     for command in ("submit", "watch", "list", "show", "cancel", "artifacts", "diff", "logs", "demo", "worker"):
         assert f"  {command}" in result.out
+
+
+def test_tell_sends_a_message_under_a_key(run: Run, server: Server) -> None:
+    result = run("tell", TASK, "Use tabs.", "--interrupt")
+    assert (result.code, result.out) == (0, "The agents read message 1 now: the call in progress is cancelled.\n")
+    assert server.bodies("POST", f"/v1/tasks/{TASK}/messages") == [{"text": "Use tabs.", "mode": "interrupt"}]
+    assert [headers["Idempotency-Key"] for headers in server.headers if "Idempotency-Key" in headers]

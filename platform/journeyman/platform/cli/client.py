@@ -121,6 +121,14 @@ class Api:
         found: Json = self.request("POST", f"/v1/tasks/{_segment(task_id)}/resume", repeatable=True).json()
         return found
 
+    def tell(self, task_id: str, text: str, mode: str) -> Json:
+        """Send the agents a message; under an idempotency key, so that it may be repeated."""
+        path = f"/v1/tasks/{_segment(task_id)}/messages"
+        headers = {"Idempotency-Key": uuid.uuid4().hex}
+        body = {"text": text, "mode": mode}
+        found: Json = self.request("POST", path, json=body, headers=headers, repeatable=True).json()
+        return found
+
     def change_budget(self, task_id: str, limits: Json) -> Json:
         """Set the limits that are named; a task that waits for its budget goes on."""
         path = f"/v1/tasks/{_segment(task_id)}/budget"

@@ -228,6 +228,22 @@ def pause(task: TaskId, as_json: AsJson = False, url: Url = None, api_key: Key =
 
 
 @app.command(rich_help_panel=_TASKS)
+def tell(
+    task: TaskId,
+    text: Annotated[str, typer.Argument(help="What the agents are to know.")],
+    interrupt: Annotated[bool, typer.Option("--interrupt", help="Cancel the call in progress first.")] = False,
+    as_json: AsJson = False,
+    url: Url = None,
+    api_key: Key = None,
+) -> None:
+    """Tell the agents of a running task something."""
+    from journeyman.platform.cli import tasks
+    from journeyman.platform.cli.session import Target
+
+    _exit(tasks.tell(Target(url, api_key), task, text, interrupt=interrupt, as_json=as_json))
+
+
+@app.command(rich_help_panel=_TASKS)
 def resume(
     task: TaskId,
     budget_tokens: Annotated[int | None, typer.Option("--budget-tokens", min=1, help="New limit.")] = None,

@@ -207,6 +207,16 @@ def _subtask(view: TaskView, event: Json, data: Json) -> _Said:
     return _Said(f"subtask {words}: {view.subtask_title(id_)}", status, str(data.get("problem") or ""), role=PLATFORM)
 
 
+def _merge(view: TaskView, event: Json, data: Json) -> _Said:
+    title = view.subtask_title(str(data.get("subtask_id")))
+    if event["type"] == "subtask.merged":
+        return _Said(f"work merged with that of other subtasks: {title}", "ok", role=PLATFORM)
+    paths = "\n".join(f"{each.get('path')} ({each.get('kind')})" for each in data.get("conflicts") or ())
+    return _Said(
+        f"work conflicts with that of other subtasks, back to its Coder: {title}", "warn", paths, role=PLATFORM
+    )
+
+
 def _message(_view: TaskView, _event: Json, data: Json) -> _Said:
     text = str(data.get("text", ""))
     first, _, rest = text.strip().partition("\n")
@@ -345,9 +355,16 @@ def _memory(_view: TaskView, event: Json, data: Json) -> _Said | None:
 
 
 def _steer(_view: TaskView, event: Json, data: Json) -> _Said:
-    return _Said(
-        f"message {event['type'].removeprefix('message.')}: {one_line(str(data.get('text', '')), 200)}", role="user"
-    )
+    number = data.get("message_number", "?")
+    match event["type"]:
+        case "message.received":
+            first, _, rest = str(data.get("text", "")).strip().partition("\n")
+            urgent = " (interrupts)" if data.get("mode") == "interrupt" else ""
+            return _Said(f"message {number}{urgent}: “{one_line(first, 200)}”", "", rest, role="user")
+        case "message.delivered":
+            return _Said(f"has message {number} before it")
+        case _:
+            return _Said(f"has read message {number} and goes on", "ok")
 
 
 def _approval(view: TaskView, event: Json, data: Json) -> _Said:
@@ -424,6 +441,8 @@ _TELLERS: Final[dict[str, _Teller]] = {
     "subtask.started": _subtask,
     "subtask.completed": _subtask,
     "subtask.failed": _subtask,
+    "subtask.merged": _merge,
+    "subtask.conflicted": _merge,
     "agent.message": _message,
     "agent.reasoning": _reasoning,
     "agent.tool_call": _tool_call,
@@ -444,6 +463,7 @@ _TELLERS: Final[dict[str, _Teller]] = {
     "acceptance.failed": _acceptance,
     "message.received": _steer,
     "message.delivered": _steer,
+    "message.acted_on": _steer,
     "approval.requested": _approval,
     "approval.escalated": _approval,
     "approval.decided": _approval,

@@ -193,6 +193,17 @@ def pause(target: Target, task_id: str, *, as_json: bool) -> Exit:
     return Exit.OK
 
 
+def tell(target: Target, task_id: str, text: str, *, interrupt: bool, as_json: bool) -> Exit:
+    with connected(target) as api:
+        message = api.tell(task_id, text, "interrupt" if interrupt else "queue")
+        if as_json:
+            print_json(message)
+        else:
+            when = "now: the call in progress is cancelled" if interrupt else "at their next step"
+            print(f"The agents read message {message['number']} {when}.")
+    return Exit.OK
+
+
 def resume(target: Target, task_id: str, *, limits: Json, as_json: bool) -> Exit:
     with connected(target) as api:
         if limits:
