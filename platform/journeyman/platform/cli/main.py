@@ -240,7 +240,7 @@ def tell(
     from journeyman.platform.cli import tasks
     from journeyman.platform.cli.session import Target
 
-    _exit(tasks.tell(Target(url, api_key), task, text, interrupt=interrupt, as_json=as_json))
+    _exit(tasks.send(Target(url, api_key), task, text, interrupt=interrupt, as_json=as_json))
 
 
 @app.command(rich_help_panel=_TASKS)

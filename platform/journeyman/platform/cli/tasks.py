@@ -193,7 +193,7 @@ def pause(target: Target, task_id: str, *, as_json: bool) -> Exit:
     return Exit.OK
 
 
-def tell(target: Target, task_id: str, text: str, *, interrupt: bool, as_json: bool) -> Exit:
+def send(target: Target, task_id: str, text: str, *, interrupt: bool, as_json: bool) -> Exit:
     with connected(target) as api:
         message = api.tell(task_id, text, "interrupt" if interrupt else "queue")
         if as_json:
