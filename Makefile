@@ -14,7 +14,7 @@ SEED ?= 1
 
 export PYTHONDONTWRITEBYTECODE ?= 1
 
-.PHONY: help setup demo up down status test lint format bench endurance faults all-tests lock clean distclean
+.PHONY: help setup demo up down status test lint format bench endurance faults all-tests histories lock clean distclean
 
 help: ## List the targets
 	@awk 'BEGIN {FS = ":.*## "; print "Usage: make TARGET\n"} /^[a-z-]+:.*## / {printf "  %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -63,6 +63,9 @@ endurance: $(STAMP) ## One long task with a kill -9 a minute, compared with an u
 
 all-tests: $(STAMP) ## Run every test, the slow ones too
 	$(BIN)/python -m pytest $(ARGS)
+
+histories: $(STAMP) ## Record the golden histories anew, after a change of the workflow code
+	$(BIN)/python -m tests.support.record_histories $(ARGS)
 
 lock: $(STAMP) ## Resolve the dependencies anew into uv.lock
 	@if command -v uv >/dev/null 2>&1; then uv lock --upgrade; else .tools/uv/bin/uv lock --upgrade; fi

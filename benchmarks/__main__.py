@@ -7,7 +7,19 @@ from pathlib import Path
 
 from benchmarks.results import RESULTS, Row, show
 
-MODULES = ("startup", "sandbox", "snapshot", "gateway", "ledger", "events", "steps", "load", "forgetting", "context")
+MODULES = (
+    "startup",
+    "sandbox",
+    "snapshot",
+    "gateway",
+    "ledger",
+    "events",
+    "steps",
+    "load",
+    "forgetting",
+    "context",
+    "prompts",
+)
 
 
 def main() -> int:

@@ -26,10 +26,12 @@ class Run:
     client: httpx.AsyncClient
     scripts: Path
 
-    async def submit(self, threads: list[dict[str, Any]], instruction: str | None = None, **fields: Any) -> str:
-        """Submit a task whose agents answer as the threads say; returns its id."""
+    async def submit(
+        self, threads: list[dict[str, Any]], instruction: str | None = None, *, record: bool = False, **fields: Any
+    ) -> str:
+        """Submit a task whose agents answer as the threads say; returns its id. ``record`` keeps the requests' bodies."""
         instruction = instruction or f"Benchmark {uuid.uuid4()}"
-        script = {"name": uuid.uuid4().hex, "instruction": instruction, "threads": threads}
+        script = {"name": uuid.uuid4().hex, "instruction": instruction, "threads": threads, "record": record}
         path = self.scripts / f"{script['name']}.json"
         path.with_suffix(".partial").write_text(json.dumps(script))
         path.with_suffix(".partial").rename(path)

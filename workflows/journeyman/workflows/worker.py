@@ -48,6 +48,8 @@ logger = logging.getLogger(__name__)
 
 MEMORY_COLLECTION: Final = "journeyman_memories"
 
+WORKFLOWS: Final = (TaskWorkflow, SubtaskWorkflow)
+
 DRAIN: Final = timedelta(seconds=20)
 """How long activities may finish after SIGTERM; what is not done then goes on elsewhere."""
 
@@ -145,6 +147,15 @@ def activities_by_queue(resources: Resources) -> dict[Queue, list[Callable[..., 
     }
 
 
+def workflow_runner() -> SandboxedWorkflowRunner:
+    """How workflow code is run, by workers and when histories are replayed."""
+    return SandboxedWorkflowRunner(
+        restrictions=SandboxRestrictions.default.with_passthrough_modules(
+            "journeyman.platform", "journeyman.agents", "journeyman.workflows.types", "journeyman.workflows.timing"
+        )
+    )
+
+
 def build_workers(
     client: Client, resources: Resources, roles: Sequence[Queue], version: WorkerVersion | None = None
 ) -> list[Worker]:
@@ -161,12 +172,8 @@ def _worker(
         client,
         task_queue=queue,
         activities=activities,
-        workflows=[TaskWorkflow, SubtaskWorkflow] if orchestrates else [],
-        workflow_runner=SandboxedWorkflowRunner(
-            restrictions=SandboxRestrictions.default.with_passthrough_modules(
-                "journeyman.platform", "journeyman.agents", "journeyman.workflows.types", "journeyman.workflows.timing"
-            )
-        ),
+        workflows=WORKFLOWS if orchestrates else [],
+        workflow_runner=workflow_runner(),
         max_cached_workflows=CACHED_WORKFLOWS if orchestrates else 0,
         max_concurrent_activities=SLOTS[queue],
         graceful_shutdown_timeout=DRAIN,

@@ -1,0 +1,167 @@
+"""Records the golden histories anew: plays scripted tasks on the real stack and keeps what their workflows recorded.
+
+    make histories            or: python -m tests.support.record_histories [scenario …]
+
+Afterwards ``code.json`` names the workflow code as it is now. Identities of processes are left out.
+"""
+
+import asyncio
+import json
+import shutil
+import sys
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+import httpx
+from temporalio.client import Client
+
+from journeyman.platform.embedded.stack import EVERYTHING
+from journeyman.platform.kit.temporal import connect
+from support.histories import FOLDER, write_code
+from support.platform import Platform
+from support.scripts import approve, coder, plan, planner, reject, reviewer, shell, subtask, work
+from support.stack import SessionStack
+
+Scenario = Callable[[Platform], Awaitable[str]]
+
+
+async def replanned(platform: Platform) -> str:
+    """Three rejected rounds, a new plan, acceptance."""
+    threads = [
+        planner(shell("ls"), plan(subtask("first"))),
+        coder(*(turn for n in range(3) for turn in (shell(f"echo {n} > n"), work())), subtask_id="first"),
+        *(reviewer(shell("cat n"), reject(f"no {n}"), subtask_id="first", round_=n) for n in (1, 2, 3)),
+        planner(plan(subtask("second")), revision=2),
+        coder({"text": "Only words."}, shell("echo ok > ok"), work(), subtask_id="second"),
+        reviewer(approve(), subtask_id="second"),
+    ]
+    task_id = await platform.submit(threads, acceptance=["test -e ok"])
+    await _ended(platform, task_id, "succeeded")
+    return task_id
+
+
+async def paused(platform: Platform) -> str:
+    """Paused and resumed twice, with a message in between that interrupts a command."""
+    threads = [planner(plan()), coder(*(shell(f"sleep 0.5; echo {n}") for n in range(5)), work()), reviewer(approve())]
+    task_id = await platform.submit(threads)
+    await platform.wait_until_event(task_id, "agent.tool_result", 300)
+    for _ in range(2):
+        await platform.client.post(f"/v1/tasks/{task_id}/pause")
+        await platform.wait_until_still(task_id, timeout_s=300)
+        await platform.client.post(f"/v1/tasks/{task_id}/resume")
+        await platform.client.post(f"/v1/tasks/{task_id}/messages", json={"text": "Go on.", "mode": "interrupt"})
+    await _ended(platform, task_id, "succeeded")
+    return task_id
+
+
+async def cancelled(platform: Platform) -> str:
+    """Cancelled in the middle of a command."""
+    task_id = await platform.submit([planner(plan()), coder(shell("sleep 60"), work()), reviewer(approve())])
+    await platform.wait_until_call(task_id, "sleep 60", 300)
+    await platform.client.post(f"/v1/tasks/{task_id}/cancel")
+    await _ended(platform, task_id, "cancelled")
+    return task_id
+
+
+async def many_runs(platform: Platform) -> str:
+    """Every workflow continues as a new run, several times."""
+    threads = [
+        planner(*(shell(f"echo {n}") for n in range(10)), plan()),
+        coder(*(shell(f"echo {n} > n") for n in range(22)), work()),
+        reviewer(shell("cat n"), approve()),
+    ]
+    task_id = await platform.submit(threads)
+    await _ended(platform, task_id, "succeeded")
+    return task_id
+
+
+async def parallel(platform: Platform) -> str:
+    """Two subtasks at once, then one that waits for both."""
+    last = subtask("c", depends_on=["a", "b"])
+    threads = [planner(plan(subtask("a"), subtask("b"), last))]
+    for name in ("a", "b", "c"):
+        threads += [
+            coder(shell(f"echo {name} > {name}"), work(), subtask_id=name),
+            reviewer(approve(), subtask_id=name),
+        ]
+    task_id = await platform.submit(threads, acceptance=["test -e a -a -e b -a -e c"])
+    await _ended(platform, task_id, "succeeded")
+    return task_id
+
+
+async def over_budget(platform: Platform) -> str:
+    """Stopped at a limit, raised, gone on."""
+    threads = [planner(plan()), coder(*(shell(f"echo {n} > n") for n in range(5)), work()), reviewer(approve())]
+    task_id = await platform.submit(threads, budget={"max_steps": 4})
+    await platform.wait_for(task_id, lambda task: task["paused_reason"] == "budget", 300)
+    await platform.client.patch(f"/v1/tasks/{task_id}/budget", json={"max_steps": 100})
+    await _ended(platform, task_id, "succeeded")
+    return task_id
+
+
+SCENARIOS: dict[str, Scenario] = {
+    "replanned": replanned,
+    "paused": paused,
+    "cancelled": cancelled,
+    "many-runs": many_runs,
+    "parallel": parallel,
+    "over-budget": over_budget,
+}
+
+
+async def _ended(platform: Platform, task_id: str, state: str) -> None:
+    outcome = await platform.end(task_id, 300)
+    if outcome.task["state"] != state:
+        raise RuntimeError(f"the task ended as {outcome.task['state']}: {outcome.task['failure']}")
+
+
+async def _keep(client: Client, task_id: str, folder: Path) -> int:
+    """Write every run of the task's workflows; returns how many."""
+    query = f"(WorkflowId = '{task_id}' OR WorkflowId STARTS_WITH '{task_id}/')"
+    async with asyncio.timeout(60):
+        # The task's end is in its log a moment before its workflow has ended, and visibility lags behind that.
+        while (await client.count_workflows(f"{query} AND ExecutionStatus = 'Running'")).count:
+            await asyncio.sleep(0.1)
+    runs = [execution async for execution in client.list_workflows(query)]
+    runs.sort(key=lambda execution: execution.start_time)
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(parents=True)
+    for number, run in enumerate(runs):
+        history = await client.get_workflow_handle(run.id, run_id=run.run_id).fetch_history()
+        content = {"workflow_id": run.id, "history": _without_identities(json.loads(history.to_json()))}
+        file = folder / f"{number:02d}-{run.workflow_type}.json"
+        file.write_text(json.dumps(content, separators=(",", ":"), sort_keys=True) + "\n")
+    return len(runs)
+
+
+def _without_identities(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _without_identities(item) for key, item in value.items() if key != "identity"}
+    if isinstance(value, list):
+        return [_without_identities(item) for item in value]
+    return value
+
+
+async def record(names: list[str]) -> None:
+    stack = SessionStack()
+    try:
+        running = await stack.ask(*EVERYTHING)
+        settings = running.settings
+        assert settings.replay_scripts is not None
+        key = (settings.data_dir / "admin.key").read_text().strip()
+        headers = {"Authorization": f"Bearer {key}"}
+        async with httpx.AsyncClient(base_url=settings.api_url, headers=headers, timeout=60) as http:
+            platform, client = Platform(http, settings.replay_scripts), await connect(settings)
+            ids = [await SCENARIOS[name](platform) for name in names]
+            for name, task_id in zip(names, ids, strict=True):
+                print(f"{name}: {await _keep(client, task_id, FOLDER / name)} runs")
+    finally:
+        await stack.close()
+    write_code()
+
+
+if __name__ == "__main__":
+    asyncio.run(record(sys.argv[1:] or list(SCENARIOS)))
