@@ -74,13 +74,16 @@ async def test_signals_around_every_boundary_are_heard(platform: Platform, tempo
         pauses += 1
         await asyncio.sleep(rng.uniform(0, 0.4))
         response = await platform.client.post(f"/v1/tasks/{task_id}/resume")
-        # A resume that was lost would leave the task standing still, and a pause that was lost would be none.
+        if response.status_code == 409:  # it was about to end when the pause came
+            break
+        # A resume that was lost on its way would leave the task standing still for ever.
         assert response.json()["paused_reason"] is None
         await asyncio.sleep(rng.uniform(0, 0.8))
     outcome = await platform.end(task_id, 300)
     check(outcome)
     assert pauses > 5
-    assert len(outcome.of("task.paused")) == len(outcome.of("task.resumed")) == pauses
+    assert len(outcome.of("task.paused")) == pauses
+    assert pauses - len(outcome.of("task.resumed")) in {0, 1}
     assert await runs(temporal, task_id, TASK_WORKFLOW) >= 2
     assert await runs(temporal, task_id, SUBTASK_WORKFLOW) >= 6
 

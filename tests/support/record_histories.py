@@ -1,7 +1,8 @@
 """Records the golden histories anew: plays scripted tasks on the real stack and keeps what their workflows recorded.
 
-    make histories            or: python -m tests.support.record_histories [scenario …]
+    make histories            or: python -m tests.support.record_histories [--accept | scenario …]
 
+``--accept`` records nothing: it replays the histories that are there and, when all fit, notes the code as it is now.
 Afterwards ``code.json`` names the workflow code as it is now. Identities of processes are left out.
 """
 
@@ -20,7 +21,7 @@ from temporalio.client import Client
 
 from journeyman.platform.embedded.stack import EVERYTHING
 from journeyman.platform.kit.temporal import connect
-from support.histories import FOLDER, write_code
+from support.histories import FOLDER, replayer, stored, write_code
 from support.platform import Platform
 from support.scripts import approve, coder, plan, planner, reject, reviewer, shell, subtask, work
 from support.stack import SessionStack
@@ -163,5 +164,12 @@ async def record(names: list[str]) -> None:
     write_code()
 
 
+async def accept() -> None:
+    for name, history in stored():
+        await replayer().replay_workflow(history)
+        print(f"{name}: replayed")
+    write_code()
+
+
 if __name__ == "__main__":
-    asyncio.run(record(sys.argv[1:] or list(SCENARIOS)))
+    asyncio.run(accept() if sys.argv[1:] == ["--accept"] else record(sys.argv[1:] or list(SCENARIOS)))

@@ -22,7 +22,8 @@ Tasks that run now have histories of the older code. What to do:
 2. If they fail, that is no harm by itself: the new code is a new version, and tasks are pinned to theirs or moved by
    beginning their run anew (docs/decisions/0011-versions-of-workflow-code.md).
 3. Record again: make histories. It plays the scenarios of tests/support/record_histories.py on the real stack, and notes the
-   new fingerprint. Commit what it wrote together with the change.
+   new fingerprint. Commit what it wrote together with the change. For a small change after which the replay tests pass,
+   make histories ARGS=--accept notes the fingerprint alone.
 """
 
 
