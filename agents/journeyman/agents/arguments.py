@@ -118,6 +118,30 @@ class Remember(Arguments):
     )
 
 
+class PostNote(Arguments):
+    kind: Literal["decision", "finding", "promise", "note"] = Field(
+        description="decision: what others must follow. finding: what others should know. promise: what you will do or "
+        "what somebody must still do. note: anything else."
+    )
+    text: str = Field(
+        min_length=1,
+        max_length=4000,
+        description="One thing that stands on its own; others have not seen what you saw.",
+    )
+    closes: Annotated[Whole, Field(ge=1)] | None = Field(
+        default=None, description="Number of the promise that is kept, or given up, with this note."
+    )
+
+
+class ReadNotes(Arguments):
+    kind: Literal["decision", "finding", "promise", "note"] | None = Field(
+        default=None, description="Only notes of this kind. Default: all."
+    )
+    after: Annotated[Whole, Field(ge=0)] | None = Field(
+        default=None, description="Only notes with a higher number. Default: from the first."
+    )
+
+
 class SubmitWork(Arguments):
     summary: str = Field(
         min_length=1,

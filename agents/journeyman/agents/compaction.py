@@ -138,7 +138,8 @@ def next_segment(messages: Sequence[Message], summary: str, state: SegmentState)
     parts = [
         # A header line like those of the opening: which turn comes next, for whoever plays or reads the thread.
         f"Turn: {turns}",
-        "The conversation up to here was replaced by your own summary. `recall` searches all that was said.",
+        "The conversation up to here was replaced by your own summary. `recall` searches all that was said, and "
+        + "`read_notes` shows the task's blackboard as it is now.",
         cut_text(
             _untagged(summary) or "(The summary was empty. Look at the workspace to see what is done.)", SUMMARY_LIMIT
         ),

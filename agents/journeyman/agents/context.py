@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from journeyman.agents.arguments import Finding
+from journeyman.agents.board import Board, opening_text
 from journeyman.agents.budget import Limits
 from journeyman.agents.canonical import canonical_json, is_json_object, printable
 from journeyman.agents.output import cut_text
@@ -52,6 +53,7 @@ class TaskBrief:
     environment: Environment = field(default_factory=Environment)
     acceptance: tuple[str, ...] = ()
     memories: tuple[str, ...] = ()
+    board: Board = field(default_factory=Board)
 
 
 @dataclass(frozen=True, slots=True)
@@ -223,6 +225,8 @@ def _task(task: TaskBrief) -> str:
     if task.memories:
         known = "\n".join(f"- {cut_text(memory, 2000)}" for memory in task.memories[:MAX_MEMORIES])
         parts.append(_section("Known from earlier tasks of this project (check before relying on it)", known))
+    if board := opening_text(task.board):
+        parts.append(_section("The task's blackboard when this conversation began", board))
     return "\n\n".join(parts)
 
 

@@ -83,6 +83,16 @@ TOOLS: Final[dict[str, Tool]] = {
             arguments.Remember,
         ),
         Tool(
+            "post_note",
+            "Put a note on the task's blackboard, where the other roles and the Coders of other subtasks read it.",
+            arguments.PostNote,
+        ),
+        Tool(
+            "read_notes",
+            "Read the task's blackboard as it is now: how far the plan is, and the notes of all roles.",
+            arguments.ReadNotes,
+        ),
+        Tool(
             "submit_plan",
             "Hand over the plan. This ends your work, unless the plan is sent back with what is wrong.",
             Plan,

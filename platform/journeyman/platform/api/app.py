@@ -13,6 +13,7 @@ from journeyman.platform.api.requests import BodyLimit, JsonLimit, RequestContex
 from journeyman.platform.api.resources import Resources
 from journeyman.platform.approvals.endpoints import router as approvals
 from journeyman.platform.artifacts.endpoints import router as artifacts
+from journeyman.platform.board.endpoints import router as board
 from journeyman.platform.budgets.endpoints import router as budgets
 from journeyman.platform.budgets.renewal import BudgetRenewal
 from journeyman.platform.checkpoints.endpoints import router as checkpoints
@@ -80,6 +81,7 @@ def create_app(settings: Settings) -> FastAPI:
         tasks,
         plans,
         approvals,
+        board,
         events,
         steering,
         checkpoints,

@@ -9,22 +9,28 @@ from journeyman.platform.kit.database import Base
 
 
 class Note(Base):
+    """What one role tells the others. Never changed: a later note may close it."""
+
     __tablename__ = "notes"
 
     id: Mapped[str] = mapped_column(primary_key=True)
     project_id: Mapped[str]
     task_id: Mapped[str] = mapped_column(sa.ForeignKey("tasks.id"))
     seq: Mapped[int]
-    """From 1 in each task."""
+    """From 1 in each task; what agents call its number."""
     kind: Mapped[str]
     """``decision``, ``finding``, ``promise`` or ``note``."""
     text: Mapped[str]
+    closes: Mapped[int | None]
+    """``seq`` of the promise that is kept, or given up, with this note."""
     role: Mapped[str]
     thread_id: Mapped[str | None]
     subtask_id: Mapped[str | None]
+    event_seq: Mapped[int]
+    """Of the event that tells of it: what a rewind goes back to before is history."""
+    epoch: Mapped[int] = mapped_column(sa.Integer)
+    """The task's epoch in which it was written."""
     step_key: Mapped[str] = mapped_column(unique=True)
     created_at: Mapped[datetime]
-    set_aside_at: Mapped[datetime | None]
-    """When the task was rewound to before it: no agent reads it any more."""
 
     __table_args__ = (sa.UniqueConstraint("task_id", "seq"),)
