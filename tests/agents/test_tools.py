@@ -19,6 +19,8 @@ CONTRACT = {
     "read_output": "{output_id: string, start: integer, end: integer}",
     "recall": "{query: string}",
     "remember": "{text: string}",
+    "post_note": "{kind: decision|finding|promise|note, text: string, closes?: integer}",
+    "read_notes": "{kind?: decision|finding|promise|note, after?: integer}",
     "submit_plan": "{subtasks: [{id: string, title: string, instructions: string, depends_on?: [string], "
     "acceptance?: [string]}], acceptance?: [string]}",
     "submit_work": "{summary: string}",

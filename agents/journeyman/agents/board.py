@@ -111,7 +111,9 @@ def note_line(note: BoardNote, limit: int) -> str:
     if note.closed_by is not None:
         state = f", closed by {note.closed_by}"
     closes = f", closes {note.closes}" if note.closes is not None else ""
-    return f"- [{note.number}] {note.kind} by {note.role}{where}{state}{closes}: {cut_text(note.text, limit)}"
+    # Indented, so that no line of a note looks like one of the message that it is put into.
+    text = cut_text(note.text, limit).replace("\n", "\n  ")
+    return f"- [{note.number}] {note.kind} by {note.role}{where}{state}{closes}: {text}"
 
 
 def _count(number: int, what: str) -> str:

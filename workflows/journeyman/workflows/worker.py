@@ -22,9 +22,7 @@ from journeyman.platform.kit.object_store import ObjectStore
 from journeyman.platform.kit.s3 import S3ObjectStore
 from journeyman.platform.kit.settings import Settings
 from journeyman.platform.kit.temporal import connect
-from journeyman.platform.memory.embedder import OpenAIEmbedder
-from journeyman.platform.memory.qdrant import QdrantVectorMemory
-from journeyman.platform.memory.service import MemoryService
+from journeyman.platform.memory.service import MemoryService, memory_service
 from journeyman.platform.sandboxes.leases import Leases
 from journeyman.platform.sandboxes.local import LocalSandboxDriver
 from journeyman.platform.sandboxes.port import SandboxDriver
@@ -45,8 +43,6 @@ from journeyman.workflows.task_workflow import TaskWorkflow
 from journeyman.workflows.versioning import WorkerVersion
 
 logger = logging.getLogger(__name__)
-
-MEMORY_COLLECTION: Final = "journeyman_memories"
 
 WORKFLOWS: Final = (TaskWorkflow, SubtaskWorkflow)
 
@@ -82,26 +78,18 @@ async def open_resources(settings: Settings) -> AsyncIterator[Resources]:
             settings.database_url, pool_size=settings.database_pool_size, application_name="journeyman-worker"
         )
     )
-    embedder = OpenAIEmbedder(
-        f"{settings.gateway_url.rstrip('/')}/v1",
-        settings.internal_secret.get_secret_value(),
-        settings.embedding_model,
-    )
-    vectors = QdrantVectorMemory(settings.qdrant_url, MEMORY_COLLECTION, settings.embedding_dimensions)
     driver = LocalSandboxDriver(settings.sandbox_dir, allow_unenforced_limits=settings.sandbox_allow_unenforced_limits)
     engine = OpenAIModelEngine.from_settings(settings)
     async with AsyncExitStack() as stack:
         stack.push_async_callback(database.close)
         stack.push_async_callback(driver.close)
         stack.push_async_callback(engine.close)
-        stack.push_async_callback(vectors.close)
-        stack.push_async_callback(embedder.close)
         yield Resources(
             database=database,
             store=S3ObjectStore.from_settings(settings),
             driver=driver,
             engine=engine,
-            memory=MemoryService(database, vectors, embedder),
+            memory=memory_service(settings, database, stack),
             model_idle_timeout_s=settings.model_timeout_s,
             window=ContextWindow(settings.model_context_tokens, settings.model_max_output_tokens),
             allow_private_git=settings.git_allow_private_addresses,

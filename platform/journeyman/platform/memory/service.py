@@ -178,39 +178,6 @@ async def _store(session: AsyncSession, learner: Learner, text: str, kind: Kind)
     return Learned(stored.id, "written" if stored.new else "confirmed"), stored.confirmations
 
 
-def memory_id(project_id: str, step_key: str) -> str:
-    return derived_id("memory", project_id, step_key)
-
-
-async def write_memory(
-    session: AsyncSession,
-    project_id: str,
-    text: str,
-    *,
-    kind: str,
-    step_key: str,
-    task_id: str | None,
-    source_event_id: str | None,
-    origin: str = "agent",
-) -> None:
-    if await repository.get(session, project_id, memory_id(project_id, step_key)) is not None:
-        return
-    await repository.add_or_confirm(
-        session,
-        {
-            "id": memory_id(project_id, step_key),
-            "project_id": project_id,
-            "task_id": task_id,
-            "source_event_id": source_event_id,
-            "kind": kind,
-            "text": text.replace("\x00", "\u2400"),
-            "step_key": step_key,
-            "origin": origin,
-            "digest": text_digest(text),
-        },
-    )
-
-
 def refuse_secret(text: str) -> None:
     """Raises :class:`InvalidInput`: what is remembered is shown to every later task of the project."""
     if holds_secret(text):

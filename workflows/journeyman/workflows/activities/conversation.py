@@ -7,6 +7,7 @@ from temporalio import activity
 
 from journeyman.agents import context
 from journeyman.agents.arguments import Finding, SubmitReview, SubmitWork
+from journeyman.agents.board import Board
 from journeyman.agents.context import DoneSubtask, TaskBrief
 from journeyman.agents.plans import Subtask
 from journeyman.agents.roles import Role, profile
@@ -22,11 +23,14 @@ from journeyman.platform.tasks.lifecycle import lock_task
 from journeyman.platform.tasks.models import Task
 from journeyman.platform.threads import repository as threads
 from journeyman.platform.threads.models import Thread
+from journeyman.workflows.activities.knowledge import board_of
 from journeyman.workflows.budgets import limits_of
 from journeyman.workflows.heartbeat import beating
 from journeyman.workflows.types import Findings, OpenThread, ThreadRef
 
 RECALLED: Final = 5
+QUERY: Final = 2000
+"""Characters of the task that are looked up: more than an embedding model reads."""
 
 
 class ConversationActivities:
@@ -114,7 +118,8 @@ class ConversationActivities:
             if opening.role != Role.PLANNER:
                 plan = await plans.get_plan(session, task.id, opening.revision)
             done = await self._done(session, task, opening)
-        brief = await self._brief(task, opening)
+            board = await board_of(session, task)
+        brief = await self._brief(task, opening, board)
         if plan is None:
             message = context.planner_opening(brief, revision=opening.revision, reason=opening.reason or "", done=done)
             return message, task.head_snapshot
@@ -169,7 +174,7 @@ class ConversationActivities:
             )
         return done
 
-    async def _brief(self, task: Task, opening: OpenThread) -> TaskBrief:
+    async def _brief(self, task: Task, opening: OpenThread, board: Board) -> TaskBrief:
         environment = task.environment
         resources = environment.get("resources") or {}
         variables = [*(environment.get("env") or {}), *(environment.get("secrets") or [])]
@@ -184,22 +189,25 @@ class ConversationActivities:
         memories: tuple[str, ...] = ()
         if opening.role == Role.PLANNER:
             memories = await self._recall(task, opening)
-        return TaskBrief(task.instruction, known, tuple(task.acceptance), memories)
+        return TaskBrief(task.instruction, known, tuple(task.acceptance), memories, board)
 
     async def _recall(self, task: Task, opening: OpenThread) -> tuple[str, ...]:
-        found = await self._memory.recall(task.project_id, task.instruction, limit=RECALLED)
+        """What the project knows that fits the task and, for a later plan, what went wrong with the former one."""
+        query = task.instruction[:QUERY]
+        if opening.reason:
+            query = f"{query[: QUERY // 2]}\n{opening.reason[: QUERY // 2]}"
+        found = await self._memory.recall(task.project_id, query, limit=RECALLED)
         async with self._database.transaction() as session:
-            await append(
+            event = await append(
                 session,
                 task.id,
                 EventType.MEMORY_RECALLED,
-                {
-                    "memories": [{"id": memory.id, "score": round(memory.score, 4)} for memory in found.memories],
-                    "degraded": found.degraded,
-                },
+                found.facts,
                 step_key=f"{task.id}:recalled:{opening.revision}",
             )
-        return tuple(memory.text for memory in found.memories)
+        if event.new:
+            self._memory.used(found)
+        return tuple(memory.described for memory in found.memories)
 
     @activity.defn
     @beating

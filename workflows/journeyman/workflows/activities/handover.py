@@ -11,11 +11,10 @@ from journeyman.agents.roles import Role
 from journeyman.platform.artifacts import repository as artifacts
 from journeyman.platform.artifacts.models import Receipt
 from journeyman.platform.checkpoints.snapshots import SnapshotStore
-from journeyman.platform.events.log import append
-from journeyman.platform.events.types import EventType
 from journeyman.platform.kit.database import Database
 from journeyman.platform.kit.object_store import ObjectStore, put_blob
-from journeyman.platform.memory.service import MemoryService, memory_id, write_memory
+from journeyman.platform.kit.redaction import holds_secret, redact_text
+from journeyman.platform.memory.service import Kind, Learner, MemoryService, learn
 from journeyman.platform.plans import repository as plans
 from journeyman.platform.plans.models import Plan, Subtask
 from journeyman.platform.tasks.models import Task
@@ -97,7 +96,9 @@ class HandoverActivities:
             passed = await session.scalars(
                 sa.select(Receipt.command).where(Receipt.task_id == task.id, Receipt.passed).distinct()
             )
-            lessons = [("command", f"`{command}` passes in this project.") for command in passed]
+            lessons: list[tuple[Kind, str]] = [
+                ("command", f"`{command}` passes in this project.") for command in passed
+            ]
             reviews = await session.scalars(
                 sa.select(Thread.id).where(Thread.task_id == task.id, Thread.role == Role.REVIEWER).order_by(Thread.id)
             )
@@ -107,22 +108,17 @@ class HandoverActivities:
             await self._learn(task, number, kind, text)
         await self._memory.try_to_index(task.project_id)
 
-    async def _learn(self, task: Task, number: int, kind: str, text: str) -> None:
+    async def _learn(self, task: Task, number: int, kind: Kind, text: str) -> None:
         key = f"{task.id}:lesson:{number}"
+        # Nobody is there to say it without the secret that a command or a finding may hold.
+        text = redact_text(text)
+        if holds_secret(text):
+            return
         async with self._database.transaction() as session:
-            event = await append(
-                session,
-                task.id,
-                EventType.MEMORY_WRITTEN,
-                {"memory_id": memory_id(task.project_id, key), "kind": kind, "text": text},
-                step_key=key,
-            )
-            await write_memory(
-                session, task.project_id, text, kind=kind, step_key=key, task_id=task.id, source_event_id=event.id
-            )
+            await learn(session, Learner(task.project_id, task.id, key, origin="platform"), text, kind)
 
 
-def _mistakes(messages: list[dict[str, Any]]) -> list[tuple[str, str]]:
+def _mistakes(messages: list[dict[str, Any]]) -> list[tuple[Kind, str]]:
     review = submission(Role.REVIEWER, messages)
     if not isinstance(review, SubmitReview):
         return []

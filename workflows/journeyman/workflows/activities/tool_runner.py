@@ -51,8 +51,16 @@ class Effects(Protocol):
     async def note(self, digest: str) -> None: ...
 
 
-Recall = Callable[[str], Awaitable[str]]
-Remember = Callable[[str], Awaitable[str]]
+class Knowledge(Protocol):
+    """What the call may ask and tell beyond the sandbox. Each gives the text that the agent reads."""
+
+    async def recall(self, query: str) -> str: ...
+
+    async def remember(self, text: str) -> str: ...
+
+    async def post_note(self, given: arguments.PostNote) -> str: ...
+
+    async def read_notes(self, given: arguments.ReadNotes) -> str: ...
 
 
 class ToolRunner:
@@ -66,16 +74,14 @@ class ToolRunner:
         output_id: str,
         effects: Effects,
         fetch_output: FetchOutput,
-        recall: Recall,
-        remember: Remember,
+        knowledge: Knowledge,
     ) -> None:
         self._sandbox = sandbox
         self._exec_id = exec_id
         self._output_id = output_id
         self._effects = effects
         self._fetch_output = fetch_output
-        self._recall = recall
-        self._remember = remember
+        self._knowledge = knowledge
 
     async def run(self, call: ParsedCall) -> ToolResult:
         """Raises only :class:`SandboxLost`, which the caller handles, and errors of the platform's own stores."""
@@ -108,9 +114,13 @@ class ToolRunner:
             case arguments.ReadOutput():
                 return await self._read_output(given)
             case arguments.Recall():
-                return ToolResult(await self._recall(given.query))
+                return ToolResult(await self._knowledge.recall(given.query))
             case arguments.Remember():
-                return ToolResult(await self._remember(given.text))
+                return ToolResult(await self._knowledge.remember(given.text))
+            case arguments.PostNote():
+                return ToolResult(await self._knowledge.post_note(given))
+            case arguments.ReadNotes():
+                return ToolResult(await self._knowledge.read_notes(given))
             case _:
                 raise TypeError(f"no tool takes {type(given).__name__}")
 

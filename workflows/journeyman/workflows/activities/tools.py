@@ -21,14 +21,14 @@ from journeyman.platform.events.types import EventType
 from journeyman.platform.kit.database import Database
 from journeyman.platform.kit.ids import derived_id
 from journeyman.platform.kit.object_store import ObjectStore, blob_key, put_blob
-from journeyman.platform.memory.service import MemoryService, memory_id, write_memory
+from journeyman.platform.memory.service import MemoryService
 from journeyman.platform.sandboxes.errors import LOST_WHILE_RUNNING, ExecNotFound, SandboxLost
 from journeyman.platform.tasks.lifecycle import for_step, lock_task
 from journeyman.platform.tasks.models import Task
 from journeyman.platform.threads import repository as threads
 from journeyman.platform.threads.models import Thread
-from journeyman.platform.threads.search import search_task
 from journeyman.workflows.activities.breaker import watch
+from journeyman.workflows.activities.knowledge import Knowledge
 from journeyman.workflows.activities.submissions import judge, record_submission
 from journeyman.workflows.activities.tool_runner import ToolResult, ToolRunner
 from journeyman.workflows.activities.workplace import Workplace, Workplaces
@@ -135,8 +135,7 @@ class ToolActivities:
             output_id=call.output_id,
             effects=_NotedEffects(self._database, call.key, earlier[1] if earlier else None),
             fetch_output=lambda output_id: self._fetch_output(step, output_id),
-            recall=lambda query: self._recall(step, query),
-            remember=lambda text: self._remember(step, call.key, text),
+            knowledge=Knowledge(self._database, self._memory, step, call.key),
         )
         try:
             return await runner.run(parsed)
@@ -283,46 +282,6 @@ class ToolActivities:
         async with self._database.transaction() as session:
             artifact = await artifacts.find(session, task.task_id, wanted)
         return None if artifact is None else await self._store.get(blob_key(task.project_id, artifact.digest))
-
-    async def _recall(self, step: Step, query: str) -> str:
-        """What was said and done in this task, and what the project knows from earlier ones."""
-        async with self._database.transaction() as session:
-            passages = await search_task(session, step.thread.task.task_id, query)
-        parts: list[str] = []
-        if passages:
-            said = "\n".join(f"- [{passage.role}, message {passage.seq}] {passage.text}" for passage in passages)
-            parts.append(f"Said and done in this task:\n{said}")
-        found = await self._memory.recall(step.thread.task.project_id, query)
-        if found.degraded:
-            parts.append("The project's memory of earlier tasks does not answer at the moment.")
-        elif found.memories:
-            known = "\n".join(f"- {memory.text} (from task {memory.task_id})" for memory in found.memories)
-            parts.append(f"Known from earlier tasks (check before relying on it):\n{known}")
-        return "\n\n".join(parts) or "Nothing that fits is known."
-
-    async def _remember(self, step: Step, key: str, text: str) -> str:
-        task = step.thread.task
-        async with self._database.transaction() as session:
-            event = await append(
-                session,
-                task.task_id,
-                EventType.MEMORY_WRITTEN,
-                {"memory_id": memory_id(task.project_id, key), "kind": "fact", "text": text},
-                thread_id=step.thread.thread_id,
-                subtask_id=step.thread.subtask_id,
-                step_key=f"{key}:memory",
-            )
-            await write_memory(
-                session,
-                task.project_id,
-                text,
-                kind="fact",
-                step_key=key,
-                task_id=task.task_id,
-                source_event_id=event.id,
-            )
-        indexed = await self._memory.try_to_index(task.project_id)
-        return "Remembered." if indexed else "Remembered; it can be recalled once the memory index answers again."
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,115 @@
+"""What a step knows beyond its conversation: the task's own past and blackboard, and the project's memory."""
+
+from dataclasses import dataclass
+
+from sqlalchemy.ext.asyncio import AsyncSession
+
+from journeyman.agents.arguments import PostNote, ReadNotes
+from journeyman.agents.board import Board, BoardNote, PlannedSubtask, read_text
+from journeyman.platform.board import service as board
+from journeyman.platform.events.log import append
+from journeyman.platform.events.types import EventType
+from journeyman.platform.kit.database import Database
+from journeyman.platform.memory.service import Learner, MemoryService, learn
+from journeyman.platform.tasks.lifecycle import for_step
+from journeyman.platform.tasks.models import Task
+from journeyman.platform.threads.search import search_task
+from journeyman.workflows.types import Step
+
+
+@dataclass(frozen=True)
+class Knowledge:
+    """For one call of a step; ``key`` names the call, whatever attempt carries it out."""
+
+    database: Database
+    memory: MemoryService
+    step: Step
+    key: str
+
+    async def recall(self, query: str) -> str:
+        """What was said and done in this task, and what the project knows from earlier ones."""
+        thread = self.step.thread
+        async with self.database.transaction() as session:
+            passages = await search_task(session, thread.task.task_id, query)
+        parts: list[str] = []
+        if passages:
+            said = "\n".join(f"- [{passage.role}, message {passage.seq}] {passage.text}" for passage in passages)
+            parts.append(f"Said and done in this task:\n{said}")
+        found = await self.memory.recall(thread.task.project_id, query)
+        if found.memories or found.degraded:
+            async with self.database.transaction() as session:
+                event = await append(
+                    session,
+                    thread.task.task_id,
+                    EventType.MEMORY_RECALLED,
+                    found.facts,
+                    thread_id=thread.thread_id,
+                    subtask_id=thread.subtask_id,
+                    step_key=f"{self.key}:recalled",
+                )
+            if event.new:
+                self.memory.used(found)
+        if found.degraded:
+            parts.append("The project's memory of earlier tasks does not answer at the moment.")
+        elif found.memories:
+            known = "\n".join(f"- {memory.described}" for memory in found.memories)
+            parts.append(f"Known from earlier tasks (check before relying on it):\n{known}")
+        return "\n\n".join(parts) or "Nothing that fits is known."
+
+    async def remember(self, text: str) -> str:
+        """Keep a fact for later tasks of the project."""
+        thread = self.step.thread
+        learner = Learner(thread.task.project_id, thread.task.task_id, self.key, thread.thread_id, thread.subtask_id)
+        async with self.database.transaction() as session:
+            learned = await learn(session, learner, text, "fact")
+        if learned.outcome == "outranked":
+            return f"Not kept: a person has corrected that since. What stands is: {learned.instead}"
+        indexed = await self.memory.try_to_index(thread.task.project_id)
+        if learned.outcome == "confirmed":
+            return "The project knew that already; it counts for more now."
+        return "Remembered." if indexed else "Remembered; it can be recalled once the memory index answers again."
+
+    async def post_note(self, given: PostNote) -> str:
+        """Put a note on the task's blackboard."""
+        thread = self.step.thread
+        author = board.Author(thread.task.task_id, thread.role, self.key, thread.thread_id, thread.subtask_id)
+        async with self.database.transaction() as session:
+            note = await board.post(session, author, given.kind, given.text, given.closes)
+        closed = "" if note.closes is None else f" It closes promise {note.closes}."
+        return f"Note {note.seq} is on the board.{closed}"
+
+    async def read_notes(self, given: ReadNotes) -> str:
+        """The blackboard as it is now, or a part of it."""
+        async with self.database.transaction() as session:
+            task = await for_step(session, self.step.thread.task.task_id)
+            whole = given.kind is None and given.after is None
+            return read_text(await board_of(session, task, kind=given.kind, after=given.after, with_plan=whole))
+
+
+async def board_of(
+    session: AsyncSession,
+    task: Task,
+    *,
+    kind: board.Kind | None = None,
+    after: int | None = None,
+    with_plan: bool = True,
+) -> Board:
+    """A task's blackboard in the form in which agents read it."""
+    notes = tuple(
+        BoardNote(
+            number=note.seq,
+            kind=note.kind,
+            text=note.text,
+            role=note.role,
+            subtask_id=note.subtask_id,
+            closes=note.closes,
+            closed_by=closed_by,
+        )
+        for note, closed_by in await board.notes(session, task.id, kind=kind, after=after)
+    )
+    state = await board.plan_state(session, task.id, task.plan_revision) if with_plan else None
+    if state is None:
+        return Board(notes=notes)
+    titles = {planned["id"]: planned["title"] for planned in state.plan.subtasks}
+    plan = tuple(PlannedSubtask(row.subtask_id, titles[row.subtask_id], row.state) for row in state.subtasks)
+    return Board(state.plan.revision, plan, notes)
