@@ -7,7 +7,7 @@ from pathlib import Path
 from journeyman.platform import demos
 from support.command_line import CommandLine
 from support.platform import Platform
-from support.scripts import approve, coder, plan, planner, reviewer, shell, work
+from support.scripts import approve, coder, plan, planner, reviewer, shell, simple, work
 
 
 async def test_all_demos_at_once_end_verified(journeyman: CommandLine) -> None:
@@ -101,3 +101,24 @@ async def test_a_limit_is_raised_and_the_task_goes_on(journeyman: CommandLine, p
     refused = await journeyman("pause", task_id)
     assert refused.code == 2
     assert "has ended" in refused.err
+
+
+async def test_usage_and_budgets(platform: Platform, journeyman: CommandLine) -> None:
+    outcome = await platform.run(simple(shell("true")), budget={"max_steps": 90})
+    task_id = outcome.task["id"]
+    shown = await journeyman("usage", task_id)
+    assert shown.code == 0, shown.err
+    assert "no price" in shown.out
+    line = next(line for line in shown.out.splitlines() if line.startswith("task") and "steps" in line)
+    assert line.split()[-2] == "90"
+    whole = json.loads((await journeyman("usage", "--json")).out)
+    assert [each["level"] for each in whole["budgets"]] == ["project"]
+    changed = json.loads((await journeyman("budget", "--tokens", "10000000000", "--period", "month", "--json")).out)
+    assert (changed["max_tokens"]["limit"], changed["period"]) == (10**10, "month")
+    assert "project (month)" in (await journeyman("budget")).out
+    freed = json.loads((await journeyman("budget", "--tokens", "none", "--period", "total", "--json")).out)
+    assert (freed["max_tokens"]["limit"], freed["period"], freed["resets_at"]) == (None, "total", None)
+    assert (await journeyman("budget", task_id, "--period", "day")).code == 2
+    assert (await journeyman("budget", "--tokens", "many")).code == 2
+    own = json.loads((await journeyman("budget", task_id, "--json")).out)
+    assert (own["level"], own["max_steps"]["limit"]) == ("task", 90)

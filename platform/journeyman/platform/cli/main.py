@@ -263,6 +263,41 @@ def resume(
 
 
 @app.command(rich_help_panel=_TASKS)
+def usage(
+    task: Annotated[str | None, typer.Argument(metavar="[TASK]", help="Of one task; otherwise of the project.")] = None,
+    as_json: AsJson = False,
+    url: Url = None,
+    api_key: Key = None,
+) -> None:
+    """Show what was spent, by model, and of which limits."""
+    from journeyman.platform.cli import budgets
+    from journeyman.platform.cli.session import Target
+
+    _exit(budgets.usage(Target(url, api_key), task, as_json=as_json))
+
+
+@app.command(rich_help_panel=_TASKS)
+def budget(
+    task: Annotated[str | None, typer.Argument(metavar="[TASK]", help="Of one task; otherwise of the project.")] = None,
+    project: Annotated[str | None, typer.Option("--project", help="Of another project; needs an admin key.")] = None,
+    tokens: Annotated[str | None, typer.Option("--tokens", help="New limit; none takes it away.")] = None,
+    cost: Annotated[str | None, typer.Option("--cost", help="New limit in US dollars.")] = None,
+    time: Annotated[str | None, typer.Option("--time", help="New limit of working time, for example 2h.")] = None,
+    steps: Annotated[str | None, typer.Option("--steps", help="New limit of model calls.")] = None,
+    period: Annotated[str | None, typer.Option("--period", help="Of a project: day, month or total.")] = None,
+    as_json: AsJson = False,
+    url: Url = None,
+    api_key: Key = None,
+) -> None:
+    """Show or change limits; what waits for a limit that is raised goes on."""
+    from journeyman.platform.cli import budgets
+    from journeyman.platform.cli.session import Target
+
+    changes = budgets.limits(tokens, cost, time, steps, period)
+    _exit(budgets.budget(Target(url, api_key), task, project, changes, as_json=as_json))
+
+
+@app.command(rich_help_panel=_TASKS)
 def approvals(
     task: Annotated[str | None, typer.Argument(metavar="[TASK]", help="Only this task's.")] = None,
     everything: Annotated[bool, typer.Option("--all", help="Those decided too, not only what waits.")] = False,

@@ -338,7 +338,11 @@ def _budget(_view: TaskView, event: Json, data: Json) -> _Said:
         "changed": "the budget was changed",
     }
     kind = str(event["type"])
-    return _Said(what.get(kind.removeprefix("budget."), kind), "warn", str(data.get("detail") or ""))
+    said = what.get(kind.removeprefix("budget."), kind)
+    if data.get("limit") and data.get("of") is not None:
+        whose = one_line(f"{data.get('level', 'task')}'s {data['limit']}", 60)
+        said += f" ({whose}: {one_line(str(data.get('spent')), 30)} of {one_line(str(data['of']), 30)})"
+    return _Said(said, "warn", str(data.get("detail") or ""))
 
 
 def _breaker(_view: TaskView, _event: Json, data: Json) -> _Said:
