@@ -17,6 +17,7 @@ MODULES = (
     "steps",
     "load",
     "forgetting",
+    "memory",
     "context",
     "prompts",
 )
