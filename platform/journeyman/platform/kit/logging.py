@@ -19,7 +19,18 @@ from journeyman.platform.kit.settings import Settings
 _OWN_HANDLERS: Final = ("uvicorn", "uvicorn.error", "uvicorn.access", "alembic", "temporalio")
 """Loggers of libraries that like to bring handlers or levels of their own."""
 
-_CHATTY: Final = ("botocore", "boto3", "urllib3", "s3transfer", "httpx", "httpcore", "asyncio", "openai", "alembic")
+_CHATTY: Final = (
+    "botocore",
+    "boto3",
+    "urllib3",
+    "s3transfer",
+    "httpx",
+    "httpx2",
+    "httpcore",
+    "asyncio",
+    "openai",
+    "alembic",
+)
 """Libraries whose INFO lines repeat what our own spans and logs say."""
 
 EventDict = MutableMapping[str, Any]

@@ -7,7 +7,7 @@ from datetime import timedelta
 from typing import Final
 
 from temporalio.client import Client, WorkflowExecutionStatus
-from temporalio.common import WorkflowIDConflictPolicy, WorkflowIDReusePolicy
+from temporalio.common import Priority, WorkflowIDConflictPolicy, WorkflowIDReusePolicy
 from temporalio.exceptions import WorkflowAlreadyStartedError
 from temporalio.service import RPCError, RPCStatusCode
 
@@ -129,6 +129,8 @@ class OutboxDispatcher:
                 id_reuse_policy=WorkflowIDReusePolicy.REJECT_DUPLICATE,
                 id_conflict_policy=WorkflowIDConflictPolicy.USE_EXISTING,
                 task_timeout=WORKFLOW_TASK_TIMEOUT,
+                # What the workflow starts inherits it: a project with many tasks waits in line with itself.
+                priority=Priority(fairness_key=start.project_id),
                 rpc_timeout=RPC_TIMEOUT,
             )
 

@@ -1,7 +1,7 @@
 """Carrying out the tool calls of one step, and the checkpoint after them."""
 
 import time
-from collections.abc import Collection
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -39,6 +39,11 @@ _MAY_HAVE_RUN: Final = (
     f"Error: {LOST_WHILE_RUNNING}. It may have run in part; its effects are lost, and it was not "
     "started again. The files are those after your last completed step. Run it again if it is still needed."
 )
+_NOT_BEGUN: Final = (
+    f"Error: {LOST_WHILE_RUNNING} or before it could, and with it what the step's earlier calls did. It was not started. The "
+    "files are those after your last completed step. Do the whole step again if it is still needed."
+)
+_SUBMITTED: Final = "Submitted."
 _CUT_SHORT: Final = "[interrupted by a message from a person: the command and all its children were ended]"
 _NOT_RUN: Final = "Not run: a message from a person came first. Read it, then decide whether this is still needed."
 
@@ -61,7 +66,7 @@ class ToolActivities:
             stored = await threads.messages_of_step(session, step.thread.thread_id, step.key)
             thread = await threads.get_thread(session, step.thread.thread_id)
             task = await for_step(session, step.thread.task.task_id)
-            batch = _Batch(step, task, thread, done=stored.keys())
+            batch = _Batch(step, task, thread, done=stored)
             calls = batch.read(stored[f"{step.key}:answer"])
             await self._begin_first(session, batch, calls)
         if not calls:
@@ -94,15 +99,16 @@ class ToolActivities:
         parsed = call.parsed
         began = time.perf_counter()
         if f"{call.key}:result" in batch.done:
-            batch.note_submission(parsed)
+            if (batch.told(call) or "").endswith(_SUBMITTED):
+                batch.note_submission(parsed)
             return None
         if isinstance(parsed, ToolError):
             result = ToolResult(parsed.message, {"error": parsed.code}, ok=False)
         elif batch.step.interrupted:
             result = await self._cut_short(batch, call, parsed)
-        elif parsed.terminal:
+        elif parsed.terminal and not batch.lost:
             batch.note_submission(parsed)
-            result = ToolResult("Submitted.")
+            result = ToolResult(_SUBMITTED)
         else:
             result = await self._run(batch, call, parsed)
         if batch.workplace is not None and batch.workplace.replaced and not batch.announced:
@@ -125,8 +131,12 @@ class ToolActivities:
 
     async def _run(self, batch: "_Batch", call: "_Call", parsed: ParsedCall) -> ToolResult:
         workplace = await self._enter(batch)
+        if batch.is_lost_to(workplace.sandbox.id):
+            # To go on in the middle would leave half a step, which nobody asked for.
+            return ToolResult(_NOT_BEGUN, {"error": "sandbox_lost"}, ok=False)
         earlier = await self._begin(batch, call, workplace.sandbox.id) if call.begins else None
         if earlier is not None and earlier[0] != workplace.sandbox.id:
+            batch.lost = True
             return ToolResult(_MAY_HAVE_RUN, {"error": "sandbox_lost"}, ok=False)
         step = batch.step
         runner = ToolRunner(
@@ -141,6 +151,7 @@ class ToolActivities:
             return await runner.run(parsed)
         except SandboxLost:
             # The replacement begins with the last checkpoint; what this call did to the old one is gone with it.
+            batch.lost = True
             batch.workplace = await self._workplaces.enter(batch.thread, batch.task)
             return ToolResult(_MAY_HAVE_RUN, {"error": "sandbox_lost"}, ok=False)
 
@@ -241,7 +252,7 @@ class ToolActivities:
                 thread_id=thread.thread_id,
                 subtask_id=thread.subtask_id,
             )
-        if isinstance(call.parsed, ParsedCall) and call.parsed.terminal and not step.interrupted:
+        if isinstance(call.parsed, ParsedCall) and call.parsed.terminal and result.ok:
             await record_submission(session, step, call.parsed)
 
     async def _checkpoint(self, batch: "_Batch", last: "_Done | None") -> StepOutcome:
@@ -322,7 +333,8 @@ class _Batch:
     step: Step
     task: Task
     thread: Thread
-    done: Collection[str]
+    done: Mapping[str, dict[str, Any]]
+    """Messages of the step that an earlier attempt has stored, by key."""
     lease_id: str | None = None
     begun: dict[str, tuple[str, str | None] | None] = field(default_factory=dict)
     """Calls whose start is noted: what is known of an earlier one, by key."""
@@ -331,6 +343,10 @@ class _Batch:
     observed: list[loops.Step] = field(default_factory=list)
     review: SubmitReview | None = None
     outcome: StepOutcome = field(default_factory=StepOutcome)
+    carried_out: bool = False
+    """An earlier attempt has carried out calls of the step, in the sandbox that the thread's row names."""
+    lost: bool = False
+    """The step's sandbox died under one of its calls: what the others did is gone too, and none is begun any more."""
 
     def read(self, answer: dict[str, Any]) -> list[_Call]:
         """The calls that the model's answer asks for."""
@@ -340,7 +356,19 @@ class _Batch:
             written = context.written_arguments(call["function"]["arguments"])
             parsed = parse_call(self.step.thread.role, name, written)
             calls.append(_Call(index, f"{self.step.key}:{index}", call["id"], name, parsed))
+        self.carried_out = any(isinstance(call.parsed, ParsedCall) and self.told(call) is not None for call in calls)
+        self.lost = any((self.told(call) or "").endswith((_MAY_HAVE_RUN, _NOT_BEGUN)) for call in calls)
         return calls
+
+    def told(self, call: _Call) -> str | None:
+        """The text of the call's result, when an earlier attempt has stored one."""
+        stored = self.done.get(f"{call.key}:result")
+        return None if stored is None else str(stored.get("content"))
+
+    def is_lost_to(self, sandbox_id: str) -> bool:
+        """Whether what the step did before is not in this sandbox, and in no snapshot yet."""
+        self.lost = self.lost or (self.carried_out and self.thread.sandbox_id not in {None, sandbox_id})
+        return self.lost
 
     @property
     def plan_revision(self) -> int:

@@ -11,6 +11,7 @@ from sqlalchemy import text
 from sqlalchemy.exc import SQLAlchemyError
 
 from journeyman.platform.inference.gateway import metrics
+from journeyman.platform.inference.gateway.attempts import Attempts
 from journeyman.platform.inference.gateway.authentication import Authentication, KeyCheck, api_key_check
 from journeyman.platform.inference.gateway.calls import Exchange, forward
 from journeyman.platform.inference.gateway.routing import Routing, parse_chat, parse_embeddings
@@ -78,6 +79,7 @@ class Gateway:
         self._authentication = authentication
         self._idle_timeout_s = idle_timeout_s
         self._settlements = Settlements(ledger)
+        self._attempts = Attempts()
         self._pool: UpstreamPool | None = None
         self._sweeper: asyncio.Task[None] | None = None
 
@@ -159,7 +161,7 @@ class Gateway:
         data = await read_body(receive)
         received = time.perf_counter()
         assert self._pool is not None
-        async with ClientWatch(receive):
+        async with ClientWatch(receive) as watch:
             caller = await self._authentication.caller_of(headers)
             if path == "/v1/embeddings":
                 exchange = Exchange(
@@ -182,7 +184,8 @@ class Gateway:
                     received=received,
                     digest=hashlib.sha256(data).hexdigest() if caller.internal else None,
                 )
-            await forward(exchange, send, self._pool, self._settlements)
+            async with self._attempts.only(caller, watch):
+                await forward(exchange, send, self._pool, self._settlements)
 
     async def _models(self, headers: Headers, send: Send) -> None:
         # The project header is of no use here.
