@@ -97,6 +97,12 @@ def upgrade() -> None:
         postgresql_where=sa.text("delivered_at IS NULL"),
     )
     op.create_table(
+        "sandbox_nodes",
+        sa.Column("id", sa.Text(), nullable=False),
+        sa.Column("seen_at", sa.DateTime(timezone=True), nullable=False),
+        sa.PrimaryKeyConstraint("id", name=op.f("pk_sandbox_nodes")),
+    )
+    op.create_table(
         "snapshots",
         sa.Column("project_id", sa.Text(), nullable=False),
         sa.Column("digest", sa.Text(), nullable=False),
@@ -449,6 +455,7 @@ def upgrade() -> None:
         sa.Column("generation", sa.Integer(), nullable=False),
         sa.Column("state", sa.Text(), nullable=False),
         sa.Column("snapshot", sa.Text(), nullable=True),
+        sa.Column("node", sa.Text(), nullable=True),
         sa.Column("leased_at", sa.DateTime(timezone=True), nullable=False),
         sa.Column("ended_at", sa.DateTime(timezone=True), nullable=True),
         sa.ForeignKeyConstraint(["task_id"], ["tasks.id"], name=op.f("fk_sandbox_leases_task_id")),
@@ -589,6 +596,7 @@ def downgrade() -> None:
     op.drop_index(op.f("ix_stored_answers_expires_at"), table_name="stored_answers")
     op.drop_table("stored_answers")
     op.drop_table("snapshots")
+    op.drop_table("sandbox_nodes")
     op.drop_index("ix_outbox_pending", table_name="outbox", postgresql_where=sa.text("delivered_at IS NULL"))
     op.drop_table("outbox")
     op.drop_table("organizations")

@@ -4,10 +4,20 @@ import asyncio
 import uuid
 from collections.abc import Awaitable, Callable
 
-from journeyman.platform.sandboxes.port import MIB, ExecRequest, ExecResult, Limits, Sandbox
+from journeyman.platform.sandboxes.port import MIB, ExecRequest, ExecResult, Limits, Sandbox, SandboxSpec
 
 SMALL = Limits(memory_bytes=192 * MIB, cpus=1.0, pids=48, disk_bytes=32 * MIB, open_files=128)
 """Small, so that attacks reach their end soon."""
+
+
+class Bare:
+    """How sandboxes of a claim are made when nothing is to be in them."""
+
+    def spec(self, sandbox_id: str) -> SandboxSpec:
+        return SandboxSpec(sandbox_id, limits=SMALL, lease_s=300)
+
+    async def furnish(self, sandbox: Sandbox) -> bool:
+        return False
 
 
 async def shell(sandbox: Sandbox, command: str, **options) -> ExecResult:

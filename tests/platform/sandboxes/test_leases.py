@@ -12,17 +12,9 @@ from journeyman.platform.kit.database import Database
 from journeyman.platform.kit.s3 import S3ObjectStore
 from journeyman.platform.sandboxes.leases import Claim, Leases
 from journeyman.platform.sandboxes.models import SandboxLease
-from journeyman.platform.sandboxes.port import Sandbox, SandboxDriver, SandboxSpec
+from journeyman.platform.sandboxes.port import SandboxDriver
 from support.rows import make_project, make_task
-from support.sandboxes import SMALL
-
-
-class Bare:
-    def spec(self, sandbox_id: str) -> SandboxSpec:
-        return SandboxSpec(sandbox_id, limits=SMALL, lease_s=300)
-
-    async def furnish(self, sandbox: Sandbox) -> bool:
-        return False
+from support.sandboxes import Bare
 
 
 @pytest.fixture

@@ -10,6 +10,7 @@ from temporalio.worker import ActivityInboundInterceptor, ExecuteActivityInput, 
 
 from journeyman.platform.kit.errors import JourneymanError
 from journeyman.platform.kit.outages import database_unavailable
+from journeyman.platform.sandboxes.errors import SandboxElsewhere
 from journeyman.workflows import timing
 
 logger = logging.getLogger(__name__)
@@ -49,6 +50,8 @@ class _Inbound(ActivityInboundInterceptor):
             info = activity.info()
             failure = as_failure(error, info.attempt)
             level = logging.WARNING if isinstance(error, JourneymanError) else logging.ERROR
+            if isinstance(error, SandboxElsewhere):
+                level = logging.DEBUG  # nothing is wrong, and it may take many attempts
             logger.log(
                 level,
                 "activity %s failed at attempt %d: %s",

@@ -25,6 +25,7 @@ from journeyman.platform.kit.temporal import connect
 from journeyman.platform.memory.service import MemoryService, memory_service
 from journeyman.platform.sandboxes.leases import Leases
 from journeyman.platform.sandboxes.local import LocalSandboxDriver
+from journeyman.platform.sandboxes.nodes import NodeKeeper
 from journeyman.platform.sandboxes.port import SandboxDriver
 from journeyman.workflows import timing
 from journeyman.workflows.activities.conversation import ConversationActivities
@@ -184,6 +185,11 @@ async def run(settings: Settings, stop: asyncio.Event) -> None:
         if version is not None and Queue.ORCHESTRATION in roles:
             keeping = asyncio.create_task(version.keep(client))
             stack.callback(keeping.cancel)
+        if Queue.SANDBOXES in roles:
+            node = NodeKeeper(resources.database, resources.driver)
+            await node.beat()
+            beating = asyncio.create_task(node.keep())
+            stack.callback(beating.cancel)
         workers = build_workers(client, resources, roles, version)
         logger.info("worker polls %s", ", ".join(worker.task_queue for worker in workers))
         running = [asyncio.create_task(worker.run()) for worker in workers]

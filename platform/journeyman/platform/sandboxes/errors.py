@@ -3,6 +3,7 @@
 Unavailable
 ├── SandboxUnavailable   none can be leased here and now
 ├── LimitsNotEnforced    this machine cannot hold a sandbox to its limits (not retryable)
+├── SandboxElsewhere     the sandbox is on another machine, which is alive: that one has to do it
 └── SandboxLost          the sandbox is gone or does not answer: lease another, restore a snapshot
 NotFound
 └── ExecNotFound
@@ -32,6 +33,13 @@ class LimitsNotEnforced(Unavailable):
 
 class SandboxLost(Unavailable):
     code = "sandbox_lost"
+
+
+class SandboxElsewhere(Unavailable):
+    """The work is given back to the queue, for a worker of the machine that holds the sandbox."""
+
+    code = "sandbox_elsewhere"
+    retry_after_s: ClassVar[float] = 0.2
 
 
 class ExecNotFound(NotFound):

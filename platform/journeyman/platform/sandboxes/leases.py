@@ -15,8 +15,9 @@ from journeyman.platform.inference.models import LedgerEntry
 from journeyman.platform.kit.clock import now
 from journeyman.platform.kit.database import Database
 from journeyman.platform.kit.ids import new_id
-from journeyman.platform.sandboxes.errors import SandboxLost
+from journeyman.platform.sandboxes.errors import SandboxElsewhere, SandboxLost
 from journeyman.platform.sandboxes.models import SandboxLease
+from journeyman.platform.sandboxes.nodes import is_alive
 from journeyman.platform.sandboxes.observation import observed_lease
 from journeyman.platform.sandboxes.port import Sandbox, SandboxDriver, SandboxSpec
 
@@ -64,7 +65,9 @@ class Leases:
     ) -> Held:
         """The claim's sandbox; a new one with ``snapshot`` restored into it when there is none or it was lost.
 
-        ``lease_id``: what :func:`leased` has just said, to save asking again. Every new lease is an event: ``sandbox.leased`` for the first, ``sandbox.replaced`` for one that follows a loss.
+        ``lease_id``: what :func:`leased` has just said, to save asking again. Every new lease is an event:
+        ``sandbox.leased`` for the first, ``sandbox.replaced`` for one that follows a loss. Raises
+        :class:`SandboxElsewhere` when the sandbox is on another machine that is alive.
         """
         if lease_id is None:
             async with self._database.transaction() as session:
@@ -73,6 +76,7 @@ class Leases:
             try:
                 return Held(await self._driver.connect(lease_id), fresh=False)
             except SandboxLost:
+                await self._leave_to_others(lease_id)
                 await self._driver.release(lease_id)
         with observed_lease("local"):
             sandbox = await self._driver.lease(furnishing.spec(new_id("sandbox")))
@@ -91,6 +95,16 @@ class Leases:
             await self._driver.release(sandbox.id)
             raise
         return Held(sandbox, fresh=True, lost_id=lost_id)
+
+    async def _leave_to_others(self, sandbox_id: str) -> None:
+        """Raises :class:`SandboxElsewhere` for a sandbox that is not lost: another machine holds it, and is alive."""
+        async with self._database.transaction() as session:
+            lease = await session.get_one(SandboxLease, sandbox_id)
+            if lease.node in {None, self._driver.node} or lease.state != "leased":
+                return
+            assert lease.node is not None
+            if await is_alive(session, lease.node):
+                raise SandboxElsewhere(f"sandbox {sandbox_id} is on another machine, whose workers go on with it")
 
     async def _record(
         self, session: AsyncSession, claim: Claim, sandbox_id: str, snapshot: str | None, lost_id: str | None
@@ -124,6 +138,7 @@ class Leases:
                 generation=generation,
                 state="leased",
                 snapshot=snapshot,
+                node=self._driver.node,
                 leased_at=now(),
             )
         )

@@ -14,7 +14,7 @@ import subprocess
 import threading
 import time
 import zlib
-from functools import partial
+from functools import cached_property, partial
 from pathlib import Path
 
 from journeyman.platform.kit.errors import InvalidInput
@@ -48,6 +48,10 @@ class LocalSandboxDriver:
         self._examining = asyncio.Lock()
         self._hierarchy: cgroups.Hierarchy | None = None
         self._complaint: str | None = None
+
+    @cached_property
+    def node(self) -> str | None:
+        return registry.node_id(self._root)
 
     async def lease(self, spec: SandboxSpec) -> Sandbox:
         _check(spec)

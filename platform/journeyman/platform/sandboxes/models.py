@@ -21,6 +21,8 @@ class SandboxLease(Base):
     state: Mapped[str]
     """``leased``, ``released`` or ``lost``."""
     snapshot: Mapped[str | None]
+    node: Mapped[str | None]
+    """The machine that it is on, where only that machine can reach it."""
     leased_at: Mapped[datetime]
     ended_at: Mapped[datetime | None]
 
@@ -30,3 +32,13 @@ class SandboxLease(Base):
             "uq_sandbox_leases_live", "task_id", "purpose", unique=True, postgresql_where=sa.text("state = 'leased'")
         ),
     )
+
+
+class SandboxNode(Base):
+    """A machine with sandboxes that only its own workers can reach."""
+
+    __tablename__ = "sandbox_nodes"
+
+    id: Mapped[str] = mapped_column(primary_key=True)
+    seen_at: Mapped[datetime]
+    """When one of its workers last said that it is alive, by the database's clock."""

@@ -252,6 +252,11 @@ class Sandbox(Protocol):
 class SandboxDriver(Protocol):
     """Leases sandboxes. They outlive the process that leased them, until released or until the lease ends."""
 
+    @property
+    def node(self) -> str | None:
+        """The machine that alone can reach its sandboxes; ``None`` when they can be reached from everywhere."""
+        ...
+
     async def lease(self, spec: SandboxSpec) -> Sandbox:
         """A sandbox with that id: the one that exists, or a new one.
 

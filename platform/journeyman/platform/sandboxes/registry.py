@@ -9,10 +9,12 @@ import contextlib
 import fcntl
 import json
 import os
+import secrets
 import shutil
 import signal
 import socket
 import time
+import uuid
 import zlib
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -25,6 +27,7 @@ from journeyman.platform.sandboxes import cgroups
 META = "meta.json"
 SOCKET = "agent.sock"
 LOG = "agent.log"
+NODE = ".node"
 GROUPS = "groups.json"
 """Control groups, written down before anything is started in them."""
 
@@ -62,6 +65,23 @@ class ProcessIdentity:
                     signal.pidfd_send_signal(handle, signal.SIGKILL)
         finally:
             os.close(handle)
+
+
+def node_id(root: Path) -> str:
+    """What tells this root's sandboxes from those of other machines: made once, kept in the root."""
+    path = root / NODE
+    with contextlib.suppress(FileNotFoundError):
+        return path.read_text()
+    root.mkdir(parents=True, exist_ok=True, mode=0o700)
+    partial = root / f"{NODE}.{secrets.token_hex(8)}"
+    partial.write_text(f"node_{uuid.uuid4().hex}")
+    try:
+        # Unlike a rename, a link does not replace what another process has put there meanwhile.
+        with contextlib.suppress(FileExistsError):
+            os.link(partial, path)
+    finally:
+        partial.unlink()
+    return path.read_text()
 
 
 def boot_id() -> str:
