@@ -153,7 +153,8 @@ def sandbox_replaced_note(lost: Sequence[str] = ()) -> Message:
     return user_note(
         "The sandbox was lost and replaced. The files are those of the last checkpoint: what your latest commands wrote "
         "may be missing, so look before you rely on it. Whatever ran in the background is gone, and so is everything "
-        "outside /workspace and /artifacts." + (f" These background commands were running:{processes}" if lost else "")
+        "outside /workspace and /artifacts."
+        + (f" These background commands may have been running:{processes}" if lost else "")
     )
 
 

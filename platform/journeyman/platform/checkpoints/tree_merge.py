@@ -286,7 +286,7 @@ def _unit(path: str) -> str | None:
 def _aside_path(path: str, label: str) -> str:
     """As git names what cannot stay: the label behind a tilde."""
     directory, _, name = path.rpartition("/")
-    suffix = "~" + "".join(char if char.isprintable() and char != "/" else "_" for char in label)
+    suffix = "~" + "".join(char if char.isalnum() or char in "._-" else "_" for char in label)
     # Cut on bytes: a character that is cut in the middle stays as the bytes that it is.
     end = path_bytes(suffix)[: MAX_NAME_BYTES // 2]
     start = path_bytes(name)[: MAX_NAME_BYTES - 8 - len(end)]

@@ -26,6 +26,7 @@ from journeyman.platform.sandboxes.errors import LOST_WHILE_RUNNING, ExecNotFoun
 from journeyman.platform.tasks.lifecycle import for_step, lock_task
 from journeyman.platform.tasks.models import Task
 from journeyman.platform.threads import repository as threads
+from journeyman.platform.threads.commands import background_commands
 from journeyman.platform.threads.models import Thread
 from journeyman.workflows.activities.breaker import watch
 from journeyman.workflows.activities.knowledge import Knowledge
@@ -113,7 +114,7 @@ class ToolActivities:
             result = await self._run(batch, call, parsed)
         if batch.workplace is not None and batch.workplace.replaced and not batch.announced:
             batch.announced = True
-            result.text = f"{context.sandbox_replaced_note()['content']}\n\n{result.text}"
+            result.text = f"{await self._replaced_note(batch.thread)}\n\n{result.text}"
         if isinstance(parsed, ParsedCall) and not parsed.terminal:
             batch.observed.append(
                 loops.Step(
@@ -128,6 +129,13 @@ class ToolActivities:
         if result.output is not None:
             blob = await put_blob(self._store, batch.task.project_id, result.output)
         return _Done(call, result, blob)
+
+    async def _replaced_note(self, thread: Thread) -> str:
+        """What the agent is told of the loss of the sandbox that it knew, with what it had running there."""
+        assert thread.sandbox_id is not None
+        async with self._database.transaction() as session:
+            lost = await background_commands(session, thread.id, thread.sandbox_id)
+        return str(context.sandbox_replaced_note(lost)["content"])
 
     async def _run(self, batch: "_Batch", call: "_Call", parsed: ParsedCall) -> ToolResult:
         workplace = await self._enter(batch)
@@ -242,8 +250,7 @@ class ToolActivities:
             )
         if batch.workplace is not None and batch.workplace.sandbox.id != batch.thread.sandbox_id:
             await threads.note_sandbox(session, thread.thread_id, batch.workplace.sandbox.id)
-        if result.data.get("oom_killed") or result.data.get("timed_out"):
-            limit = "memory" if result.data.get("oom_killed") else "time"
+        for limit in result.limits:
             await append(
                 session,
                 thread.task.task_id,
