@@ -15,8 +15,11 @@ CUT_OFF: Final = (
 )
 
 
-async def end_open_calls(session: AsyncSession, task_id: str) -> None:
-    """Write an ``agent.tool_result`` with ``error: cut_off`` for every call without a result, in the order of the calls."""
+async def end_open_calls(session: AsyncSession, task_id: str, text: str = CUT_OFF) -> None:
+    """Write an ``agent.tool_result`` with ``error: cut_off`` for every call without a result, in the order of the calls.
+
+    For a task whose calls have all been stopped. A result that comes later all the same is not written any more.
+    """
     call, result = aliased(Event), aliased(Event)
     call_id = call.data["call_id"].as_string()
     has_result = sa.exists().where(
@@ -40,7 +43,7 @@ async def end_open_calls(session: AsyncSession, task_id: str) -> None:
                 "role": data.get("role"),
                 "tool": data.get("tool"),
                 "ok": False,
-                "text": CUT_OFF,
+                "text": text,
                 "output_id": None,
                 "error": "cut_off",
             },
