@@ -139,7 +139,7 @@ async def machine(stack: EmbeddedStack, directory: Path) -> AsyncIterator[asynci
             stderr=log,
         )
     try:
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(240):
             while b"worker polls" not in (directory / "log").read_bytes():
                 assert process.returncode is None, (directory / "log").read_text()
                 await asyncio.sleep(0.05)
