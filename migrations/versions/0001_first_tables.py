@@ -390,6 +390,7 @@ def upgrade() -> None:
         sa.Column("epoch", sa.Integer(), nullable=False),
         sa.Column("step_key", sa.Text(), nullable=False),
         sa.Column("created_at", sa.DateTime(timezone=True), nullable=False),
+        sa.Column("set_aside_at", sa.DateTime(timezone=True), nullable=True),
         sa.ForeignKeyConstraint(["task_id"], ["tasks.id"], name=op.f("fk_notes_task_id")),
         sa.PrimaryKeyConstraint("id", name=op.f("pk_notes")),
         sa.UniqueConstraint("step_key", name=op.f("uq_notes_step_key")),

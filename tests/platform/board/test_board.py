@@ -9,8 +9,9 @@ import pytest
 from journeyman.platform.board import service
 from journeyman.platform.board.models import Note
 from journeyman.platform.board.service import Author, Kind
+from journeyman.platform.branching import rewinds
+from journeyman.platform.branching.schemas import RewindTask
 from journeyman.platform.checkpoints import repository as checkpoints
-from journeyman.platform.checkpoints.models import Rewind
 from journeyman.platform.kit.clock import now
 from journeyman.platform.kit.database import Database
 from journeyman.platform.kit.errors import Conflict, InvalidInput
@@ -152,24 +153,14 @@ async def test_a_rewind_takes_later_notes_off_and_keeps_the_numbers(
     async with database.transaction() as session:
         checkpoint_id = await checkpoints.create(
             session, project_id=caller.project_id, task_id=task_id, thread_id=thread_id, subtask_id="s1",
-            plan_revision=0, snapshot="none", step_key=uuid.uuid4().hex,
+            plan_revision=0, snapshot="none", step_key=f"{thread_id}:0",
         )  # fmt: skip
     await post(database, task_id, "I did.", closes=1)
     await post(database, task_id, "Something that never was.", "decision")
     async with database.transaction() as session:
-        session.add(
-            Rewind(
-                id=new_id("rewind"),
-                project_id=caller.project_id,
-                task_id=task_id,
-                checkpoint_id=checkpoint_id,
-                author="key_x",
-                epoch=1,
-                requested_at=now(),
-                applied_at=now(),
-            )
-        )
-        (await session.get_one(Task, task_id)).epoch = 1
+        wanted = RewindTask(checkpoint_id=checkpoint_id)
+        asked = await rewinds.request(session, caller.project_id, task_id, wanted, author="key_x", key=None)
+        await rewinds.apply(session, task_id, asked.rewind.id)
     (left,) = (await board(caller, task_id))["data"]
     assert (left["number"], left["closed_by"]) == (1, None), "what closed it is history"
     with pytest.raises(InvalidInput, match="no note 3"):

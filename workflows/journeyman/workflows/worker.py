@@ -28,6 +28,7 @@ from journeyman.platform.sandboxes.local import LocalSandboxDriver
 from journeyman.platform.sandboxes.nodes import NodeKeeper
 from journeyman.platform.sandboxes.port import SandboxDriver
 from journeyman.workflows import timing
+from journeyman.workflows.activities.branching import BranchingActivities
 from journeyman.workflows.activities.conversation import ConversationActivities
 from journeyman.workflows.activities.handover import HandoverActivities
 from journeyman.workflows.activities.integration import IntegrationActivities
@@ -102,6 +103,7 @@ def activities_by_queue(resources: Resources) -> dict[Queue, list[Callable[..., 
     snapshots = SnapshotStore(resources.store)
     leases = Leases(resources.database, resources.driver, snapshots)
     lifecycle = LifecycleActivities(resources.database, leases)
+    branching = BranchingActivities(resources.database, leases)
     conversation = ConversationActivities(resources.database, snapshots, resources.memory)
     preparation = PreparationActivities(
         resources.database, leases, snapshots, allow_private_addresses=resources.allow_private_git
@@ -130,6 +132,7 @@ def activities_by_queue(resources: Resources) -> dict[Queue, list[Callable[..., 
             tools.run_tools,
             integration.end_subtask,
             lifecycle.release_sandboxes,
+            branching.apply_rewind,
             verification.verify,
             handover.hand_over,
         ],

@@ -14,6 +14,7 @@ from journeyman.platform.api.resources import Resources
 from journeyman.platform.approvals.endpoints import router as approvals
 from journeyman.platform.artifacts.endpoints import router as artifacts
 from journeyman.platform.board.endpoints import router as board
+from journeyman.platform.branching.endpoints import router as branching
 from journeyman.platform.budgets.endpoints import router as budgets
 from journeyman.platform.budgets.renewal import BudgetRenewal
 from journeyman.platform.checkpoints.endpoints import router as checkpoints
@@ -85,6 +86,7 @@ def create_app(settings: Settings) -> FastAPI:
         events,
         steering,
         checkpoints,
+        branching,
         artifacts,
         inference,
         budgets,

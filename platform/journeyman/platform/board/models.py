@@ -27,10 +27,12 @@ class Note(Base):
     thread_id: Mapped[str | None]
     subtask_id: Mapped[str | None]
     event_seq: Mapped[int]
-    """Of the event that tells of it: what a rewind goes back to before is history."""
+    """Of the event that tells of it."""
     epoch: Mapped[int] = mapped_column(sa.Integer)
     """The task's epoch in which it was written."""
     step_key: Mapped[str] = mapped_column(unique=True)
     created_at: Mapped[datetime]
+    set_aside_at: Mapped[datetime | None]
+    """When a rewind went back to before it; one that goes forward again puts it back on the board."""
 
     __table_args__ = (sa.UniqueConstraint("task_id", "seq"),)

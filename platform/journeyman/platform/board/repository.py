@@ -9,18 +9,8 @@ from sqlalchemy.ext.asyncio import AsyncSession
 from sqlalchemy.orm import aliased
 
 from journeyman.platform.board.models import Note
-from journeyman.platform.checkpoints.models import Checkpoint, Rewind
 
 _CLOSING: Final = aliased(Note, name="closing")
-
-
-def _on_the_board(note: type[Note]) -> sa.ColumnElement[bool]:
-    return ~(
-        sa.select(Rewind.id)
-        .join(Checkpoint, Checkpoint.id == Rewind.checkpoint_id)
-        .where(Rewind.task_id == note.task_id, Rewind.epoch > note.epoch, Checkpoint.event_seq < note.event_seq)
-        .exists()
-    )
 
 
 class Posted(NamedTuple):
@@ -65,12 +55,12 @@ async def add(session: AsyncSession, note: Note) -> None:
 async def find(session: AsyncSession, task_id: str, query: NoteQuery) -> list[Posted]:
     closed_by = (
         sa.select(sa.func.min(_CLOSING.seq))
-        .where(_CLOSING.task_id == Note.task_id, _CLOSING.closes == Note.seq, _on_the_board(_CLOSING))
+        .where(_CLOSING.task_id == Note.task_id, _CLOSING.closes == Note.seq, _CLOSING.set_aside_at.is_(None))
         .scalar_subquery()
     )
     statement = (
         sa.select(Note, closed_by)
-        .where(Note.task_id == task_id, _on_the_board(Note))
+        .where(Note.task_id == task_id, Note.set_aside_at.is_(None))
         .order_by(Note.seq.desc() if query.descending else Note.seq)
     )
     if query.kinds:

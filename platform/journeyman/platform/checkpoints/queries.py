@@ -5,7 +5,8 @@ from collections.abc import Sequence
 import sqlalchemy as sa
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from journeyman.platform.checkpoints.models import Checkpoint
+from journeyman.platform.checkpoints.models import Checkpoint, Rewind
+from journeyman.platform.tasks.models import Task
 
 
 async def page(session: AsyncSession, task_id: str, *, before_seq: int | None, limit: int) -> Sequence[Checkpoint]:
@@ -18,9 +19,22 @@ async def page(session: AsyncSession, task_id: str, *, before_seq: int | None, l
     return (await session.scalars(statement)).all()
 
 
-async def newest(session: AsyncSession, task_id: str) -> Checkpoint | None:
-    found = await page(session, task_id, before_seq=None, limit=1)
-    return found[0] if found else None
+async def newest(session: AsyncSession, task: Task) -> Checkpoint | None:
+    """The newest checkpoint of what is in force: right after a rewind or a fork, the one that the task goes on from."""
+    own = await session.scalar(
+        sa.select(Checkpoint)
+        .where(Checkpoint.task_id == task.id, Checkpoint.epoch == task.epoch)
+        .order_by(Checkpoint.event_seq.desc())
+        .limit(1)
+    )
+    if own is not None:
+        return own
+    if task.epoch:
+        origin = sa.select(Rewind.checkpoint_id).where(Rewind.task_id == task.id, Rewind.epoch == task.epoch)
+        return await session.scalar(sa.select(Checkpoint).where(Checkpoint.id == origin.scalar_subquery()))
+    if task.forked_from:
+        return await session.get(Checkpoint, task.forked_from["checkpoint_id"])
+    return None
 
 
 async def checkpoint(session: AsyncSession, task_id: str, checkpoint_id: str) -> Checkpoint | None:

@@ -20,7 +20,14 @@ class CheckpointView(BaseModel):
     thread_cursors: Json
     plan_revision: int
     snapshot: str
+    head_snapshot: str | None
+    """With all approved work in it."""
+    epoch: int
+    """How often the task had been rewound. Checkpoints of lower epochs are from branches that were left, at least in part."""
+    submitted: bool
+    """Whether its thread's role handed over with this step."""
     budget: Json
+    """Spent up to this point: ``{tokens, cost_usd, steps, wall_s}``."""
     created_at: datetime
 
     @classmethod
@@ -33,6 +40,9 @@ class CheckpointView(BaseModel):
             thread_cursors=checkpoint.thread_cursors,
             plan_revision=checkpoint.plan_revision,
             snapshot=checkpoint.snapshot,
+            head_snapshot=checkpoint.head_snapshot,
+            epoch=checkpoint.epoch,
+            submitted=checkpoint.submitted,
             budget=checkpoint.budget,
             created_at=checkpoint.created_at,
         )

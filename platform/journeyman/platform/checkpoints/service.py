@@ -39,6 +39,14 @@ async def checkpoints(
     return list(found[:limit]), len(found) > limit
 
 
+async def checkpoint(session: AsyncSession, task_id: str, checkpoint_id: str) -> Checkpoint:
+    """The task's checkpoint. Raises :class:`NotFound`, also for another task's."""
+    found = await queries.checkpoint(session, task_id, checkpoint_id) if is_id("checkpoint", checkpoint_id) else None
+    if found is None:
+        raise NotFound(f"The task has no checkpoint {checkpoint_id[:80]}.", code="checkpoint_not_found")
+    return found
+
+
 async def snapshot_at(session: AsyncSession, project_id: str, task_id: str, point: str, *, field: str) -> str:
     """The digest of the snapshot at a checkpoint or at ``initial``, ``head`` or ``latest``. Raises :class:`NotFound`."""
     task = await tasks.read(session, project_id, task_id)
@@ -57,14 +65,11 @@ async def _digest_at(session: AsyncSession, task: Task, point: str, field: str) 
         case "head":
             return task.head_snapshot or task.initial_snapshot
         case "latest":
-            newest = await queries.newest(session, task.id)
+            newest = await queries.newest(session, task)
             return newest.snapshot if newest is not None else task.head_snapshot or task.initial_snapshot
     if not is_id("checkpoint", point):
         raise refuse(field, "must be the id of a checkpoint, or `initial`, `head` or `latest`.")
-    found = await queries.checkpoint(session, task.id, point)
-    if found is None:
-        raise NotFound(f"The task has no checkpoint {point}.")
-    return found.snapshot
+    return (await checkpoint(session, task.id, point)).snapshot
 
 
 async def files(snapshots: SnapshotStore, project_id: str, digest: str, path: str) -> tuple[list[TreeEntry], bool]:

@@ -15,9 +15,10 @@ router = APIRouter(tags=["usage"])
 async def read_task_usage(task_id: str, principal: PrincipalDep, resources: ResourcesDep) -> UsageView:
     """What the task has used, and how that compares with its limits and the project's."""
     async with resources.database.transaction() as session:
-        await tasks.read(session, principal.project_id, task_id)
+        task = await tasks.read(session, principal.project_id, task_id)
         standings = await budgets.standings(session, principal.project_id, task_id)
-    return UsageView.of(await resources.ledger.usage_of_task(task_id), [BudgetView.of(each) for each in standings])
+    totals = await resources.ledger.usage_of_task(task_id)
+    return UsageView.of(totals, [BudgetView.of(each) for each in standings], task.inherited)
 
 
 @router.get("/usage")

@@ -6,6 +6,7 @@ from pydantic import BaseModel
 
 from journeyman.platform.budgets.schemas import BudgetView
 from journeyman.platform.inference.ledger import UsageTotals
+from journeyman.platform.kit.database import Json
 
 
 class ModelUsageView(BaseModel):
@@ -29,6 +30,15 @@ class OpenUsage(BaseModel):
     cost_usd: str
 
 
+class InheritedUsage(BaseModel):
+    """What the task that a fork was made from had spent up to the checkpoint, and those before it."""
+
+    tokens: int
+    cost_usd: str
+    steps: int
+    wall_s: int
+
+
 class UsageView(BaseModel):
     """Settled use. Amounts of money are decimal strings. ``ambiguous``: a crash hid whether the call was billed."""
 
@@ -47,13 +57,16 @@ class UsageView(BaseModel):
     price_known: bool
     """False when ``cost_usd`` leaves out calls of models without a price; ``models`` says which."""
     models: list[ModelUsageView]
+    inherited: InheritedUsage | None
+    """Of a fork: what was spent before it. It is not part of the numbers above, and counts against the fork's limits."""
     budgets: list[BudgetView]
     """Spent and limits at each level: of the task, if it is one's usage, and of the project."""
 
     @classmethod
-    def of(cls, totals: UsageTotals, budgets: Sequence[BudgetView]) -> "UsageView":
+    def of(cls, totals: UsageTotals, budgets: Sequence[BudgetView], inherited: Json | None = None) -> "UsageView":
         return cls(
             price_known=not any(each.unpriced_calls for each in totals.by_model),
+            inherited=InheritedUsage.model_validate(inherited) if inherited else None,
             budgets=list(budgets),
             calls=totals.calls,
             estimated_calls=totals.estimated_calls,

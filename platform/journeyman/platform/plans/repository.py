@@ -68,6 +68,30 @@ async def get_subtask(session: AsyncSession, task_id: str, revision: int, subtas
     return subtask
 
 
+async def done_subtasks(session: AsyncSession, task_id: str, *, before_revision: int) -> list[tuple[Subtask, str]]:
+    """What was completed in the plans before a revision, with its title; without plans that a rewind went back to before."""
+    rows = await session.execute(
+        sa.select(Subtask, Plan.subtasks)
+        .join(Plan, sa.and_(Plan.task_id == Subtask.task_id, Plan.revision == Subtask.revision))
+        .where(Subtask.task_id == task_id, Subtask.revision < before_revision, Subtask.state == "completed")
+        .order_by(Subtask.revision, Subtask.position)
+    )
+    return [
+        (row, next(entry["title"] for entry in subtasks if entry["id"] == row.subtask_id)) for row, subtasks in rows
+    ]
+
+
+async def subtasks_in_force(session: AsyncSession, task_id: str) -> list[tuple[Plan, Subtask]]:
+    """The subtasks of all plans but those that a rewind went back to before."""
+    rows = await session.execute(
+        sa.select(Plan, Subtask)
+        .join(Subtask, sa.and_(Plan.task_id == Subtask.task_id, Plan.revision == Subtask.revision))
+        .where(Subtask.task_id == task_id, Subtask.state != "superseded")
+        .order_by(Subtask.revision, Subtask.position)
+    )
+    return [(plan, subtask) for plan, subtask in rows]
+
+
 async def subtask_states(session: AsyncSession, task_id: str, revision: int) -> list[Subtask]:
     rows = await session.scalars(
         sa.select(Subtask).where(Subtask.task_id == task_id, Subtask.revision == revision).order_by(Subtask.position)

@@ -23,15 +23,19 @@ async def get(session: AsyncSession, task_id: str, message_id: str) -> PersonMes
     )
 
 
-async def page(session: AsyncSession, task_id: str, *, after: int, limit: int) -> Sequence[PersonMessage]:
-    """At most ``limit`` messages after a number, the oldest first."""
-    rows = await session.scalars(
+async def page(
+    session: AsyncSession, task_id: str, *, after: int, limit: int, in_force: bool = False
+) -> Sequence[PersonMessage]:
+    """At most ``limit`` messages after a number, the oldest first; with ``in_force``, without those that were set aside."""
+    statement = (
         sa.select(PersonMessage)
         .where(PersonMessage.task_id == task_id, PersonMessage.seq > after)
         .order_by(PersonMessage.seq)
         .limit(limit)
     )
-    return rows.all()
+    if in_force:
+        statement = statement.where(PersonMessage.set_aside_at.is_(None))
+    return (await session.scalars(statement)).all()
 
 
 async def any_unread(session: AsyncSession, task_id: str) -> bool:
@@ -81,6 +85,6 @@ async def mark_acted_on(session: AsyncSession, thread: Thread) -> None:
             {"message_id": message.id, "message_number": message.seq, "role": thread.role},
             thread_id=thread.id,
             subtask_id=thread.subtask_id,
-            step_key=f"{message.id}:acted_on",
+            step_key=f"{thread.id}:{message.id}:acted_on",
         )
     thread.acted_seq = thread.inbox_seq

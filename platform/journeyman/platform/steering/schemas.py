@@ -33,6 +33,8 @@ class MessageView(BaseModel):
     created_at: datetime
     delivered_at: datetime | None
     acted_on_at: datetime | None
+    set_aside_at: datetime | None
+    """When the task was rewound to before the message: agents are not told any more. Send it again if it still holds."""
 
     @classmethod
     def of(cls, message: PersonMessage) -> "MessageView":
@@ -47,6 +49,7 @@ class MessageView(BaseModel):
             created_at=message.created_at,
             delivered_at=message.delivered_at,
             acted_on_at=message.acted_on_at,
+            set_aside_at=message.set_aside_at,
         )
 
 

@@ -18,6 +18,7 @@ from journeyman.platform.steering.schemas import SendMessage
 from journeyman.platform.tasks import idempotency
 from journeyman.platform.tasks import service as tasks
 from journeyman.platform.tasks.contract import TERMINAL, TaskState
+from journeyman.platform.tasks.models import Task
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,11 +54,21 @@ async def send(
         )
     if task.cancel_requested_at is not None:
         raise Conflict("The task is being cancelled; nobody would read the message.", code="task_ended")
+    message = await receive(session, task, message_id, body, author=author)
+    if body.mode == "interrupt":
+        await outbox.enqueue_signal(session, project_id, task_id, SIGNAL_INTERRUPT)
+    return Sent(message, replayed=False)
+
+
+async def receive(
+    session: AsyncSession, task: Task, message_id: str, body: SendMessage, *, author: str
+) -> PersonMessage:
+    """Add the message to those that the agents are told. The caller holds the task's lock."""
     task.message_count += 1
     message = PersonMessage(
         id=message_id,
-        project_id=project_id,
-        task_id=task_id,
+        project_id=task.project_id,
+        task_id=task.id,
         seq=task.message_count,
         text=body.text,
         mode=body.mode,
@@ -66,11 +77,12 @@ async def send(
         created_at=now(),
         delivered_at=None,
         acted_on_at=None,
+        set_aside_at=None,
     )
     await repository.add(session, message)
     await append(
         session,
-        task_id,
+        task.id,
         EventType.MESSAGE_RECEIVED,
         {
             "message_id": message.id,
@@ -80,9 +92,7 @@ async def send(
             "author": author,
         },
     )
-    if body.mode == "interrupt":
-        await outbox.enqueue_signal(session, project_id, task_id, SIGNAL_INTERRUPT)
-    return Sent(message, replayed=False)
+    return message
 
 
 async def page(

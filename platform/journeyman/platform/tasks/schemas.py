@@ -225,6 +225,12 @@ class TaskView(TaskSummary):
     webhooks: list[Json]
     initial_snapshot: str | None
     head_snapshot: str | None
+    epoch: int
+    """How often the task was rewound."""
+    forked_from: Json | None
+    """``{task_id, checkpoint_id}`` of a task that began as a fork."""
+    inherited: Json
+    """What was spent before a fork, and counts against its limits: ``{tokens, cost_usd, steps, wall_s}``; empty otherwise."""
 
     @classmethod
     def of(cls, task: Task) -> "TaskView":
@@ -241,6 +247,9 @@ class TaskView(TaskSummary):
             webhooks=[],
             initial_snapshot=task.initial_snapshot,
             head_snapshot=task.head_snapshot,
+            epoch=task.epoch,
+            forked_from=task.forked_from,
+            inherited=task.inherited,
         )
 
 

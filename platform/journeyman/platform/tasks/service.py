@@ -71,7 +71,7 @@ class TaskService:
         earlier = await idempotency.claim(session, submission.project_id, key, "submit", request, task_id)
         if earlier is not None:
             return Submitted(await read(session, submission.project_id, earlier), replayed=True)
-        self._check_engine(body)
+        check_engine(self._settings, self._catalog, body.instruction)
         await self._check_workspace(session, submission)
         if body.environment.secrets:
             name = body.environment.secrets[0]
@@ -84,15 +84,6 @@ class TaskService:
         await outbox.enqueue_start(session, start)
         await session.refresh(task, ["last_seq", "updated_at"])
         return Submitted(task, replayed=False)
-
-    def _check_engine(self, body: SubmitTask) -> None:
-        if self._settings.uses_replay_engine and not self._catalog.knows(body.instruction):
-            raise refuse(
-                "instruction",
-                "no model is configured, and the replay engine that stands in plays only the bundled demo tasks. Set "
-                "JOURNEYMAN_MODEL_BASE_URL (and JOURNEYMAN_MODEL_API_KEY) to an OpenAI-compatible API and restart.",
-                code="no_model_configured",
-            )
 
     async def _check_workspace(self, session: AsyncSession, submission: Submission) -> None:
         workspace = submission.body.workspace
@@ -107,6 +98,17 @@ class TaskService:
                 raise refuse("workspace.url", "must begin with https://; plain http could be changed on its way.")
             if literal_private_host(workspace.url):
                 raise refuse("workspace.url", "names an address that is not public.")
+
+
+def check_engine(settings: Settings, catalog: ReplayCatalog, instruction: str) -> None:
+    """Raise :class:`InvalidInput` for an instruction that only a model could follow, while none is configured."""
+    if settings.uses_replay_engine and not catalog.knows(instruction):
+        raise refuse(
+            "instruction",
+            "no model is configured, and the replay engine that stands in plays only the bundled demo tasks. Set "
+            "JOURNEYMAN_MODEL_BASE_URL (and JOURNEYMAN_MODEL_API_KEY) to an OpenAI-compatible API and restart.",
+            code="no_model_configured",
+        )
 
 
 async def read(session: AsyncSession, project_id: str, task_id: str) -> Task:

@@ -35,6 +35,12 @@ async def get_thread(session: AsyncSession, thread_id: str) -> Thread:
     return thread
 
 
+def refuse_superseded(thread: Thread) -> None:
+    """Raise :class:`Conflict` for a thread of a branch that was left: a worker that wakes up late changes nothing."""
+    if thread.superseded_at is not None:
+        raise Conflict(f"Thread {thread.id} is history since its task was rewound.", code="superseded")
+
+
 _APPEND: Final = sa.text(
     """
     WITH head AS (

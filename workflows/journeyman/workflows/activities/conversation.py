@@ -16,6 +16,7 @@ from journeyman.platform.checkpoints.snapshots import SnapshotStore
 from journeyman.platform.events.log import append
 from journeyman.platform.events.types import EventType
 from journeyman.platform.kit.database import Database
+from journeyman.platform.kit.errors import Conflict
 from journeyman.platform.memory.service import MemoryService
 from journeyman.platform.plans import repository as plans
 from journeyman.platform.plans.models import Plan
@@ -60,9 +61,11 @@ class ConversationActivities:
                 return ref
         message, base = await self._first_message(opening)
         async with self._database.transaction() as session:
-            await lock_task(session, task_id)
+            task = await lock_task(session, task_id)
             if await session.get(Thread, thread_id) is not None:
                 return ref
+            if task.epoch != opening.task.epoch:
+                raise Conflict(f"Task {task_id} was rewound; this thread is not opened any more.", code="superseded")
             session.add(
                 Thread(
                     id=thread_id,
@@ -161,18 +164,11 @@ class ConversationActivities:
     @staticmethod
     async def _done(session: Any, task: Task, opening: OpenThread) -> list[DoneSubtask]:
         """What was finished before, in this revision and those before it."""
-        done: list[DoneSubtask] = []
-        for revision in range(1, opening.revision + 1):
-            if revision == opening.revision and opening.role == Role.PLANNER:
-                break
-            plan = await plans.get_plan(session, task.id, revision)
-            titles = {entry["id"]: entry["title"] for entry in plan.subtasks}
-            done.extend(
-                DoneSubtask(row.subtask_id, titles[row.subtask_id], row.summary or "")
-                for row in await plans.subtask_states(session, task.id, revision)
-                if row.state == "completed"
-            )
-        return done
+        before = opening.revision if opening.role == Role.PLANNER else opening.revision + 1
+        return [
+            DoneSubtask(row.subtask_id, title, row.summary or "")
+            for row, title in await plans.done_subtasks(session, task.id, before_revision=before)
+        ]
 
     async def _brief(self, task: Task, opening: OpenThread, board: Board) -> TaskBrief:
         environment = task.environment

@@ -71,7 +71,8 @@ class HandoverActivities:
                 media_type=media_type,
                 size=len(data),
                 digest=digest,
-                key=name,
+                # What was handed over just before a rewind is history: the next hand-over is another one.
+                key=f"{task.epoch}:{name}" if task.epoch else name,
             )
 
     async def _report(self, task: Task) -> str:
@@ -81,10 +82,7 @@ class HandoverActivities:
                     sa.select(Receipt).where(Receipt.task_id == task.id).order_by(Receipt.attempt, Receipt.position)
                 )
             )
-            subtasks: list[tuple[Plan, Subtask]] = []
-            for revision in range(1, task.plan_revision + 1):
-                plan = await plans.get_plan(session, task.id, revision)
-                subtasks.extend((plan, row) for row in await plans.subtask_states(session, task.id, revision))
+            subtasks = await plans.subtasks_in_force(session, task.id)
         return report(task, subtasks, receipts)
 
     @activity.defn
@@ -100,7 +98,9 @@ class HandoverActivities:
                 ("command", f"`{command}` passes in this project.") for command in passed
             ]
             reviews = await session.scalars(
-                sa.select(Thread.id).where(Thread.task_id == task.id, Thread.role == Role.REVIEWER).order_by(Thread.id)
+                sa.select(Thread.id)
+                .where(Thread.task_id == task.id, Thread.role == Role.REVIEWER, Thread.superseded_at.is_(None))
+                .order_by(Thread.id)
             )
             for thread_id in reviews:
                 lessons.extend(_mistakes(await threads.bodies(session, thread_id)))

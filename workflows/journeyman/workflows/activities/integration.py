@@ -67,6 +67,7 @@ class IntegrationActivities:
     async def _sides(session: AsyncSession, end: SubtaskEnd) -> _Sides:
         task = await lock_task(session, end.task.task_id)
         thread = await threads.get_thread(session, end.coder)
+        threads.refuse_superseded(thread)
         work = thread.snapshot or ""
         base = thread.base_snapshot or ""
         return _Sides(base=base, head=task.head_snapshot or base, work=work)
@@ -90,6 +91,7 @@ class IntegrationActivities:
         head = sides.work if merged is None else merged.snapshot.digest
         async with self._database.transaction() as session:
             task = await lock_task(session, end.task.task_id)
+            threads.refuse_superseded(await threads.get_thread(session, end.coder))
             if (task.head_snapshot or sides.base) != sides.head:
                 return False
             task.head_snapshot = head
@@ -141,6 +143,7 @@ class IntegrationActivities:
     async def _close(session: AsyncSession, end: SubtaskEnd, head: str | None) -> None:
         """Note how the subtask ended, once."""
         await lock_task(session, end.task.task_id)
+        threads.refuse_superseded(await threads.get_thread(session, end.coder))
         subtask = await plans.get_subtask(session, end.task.task_id, end.revision, end.subtask_id)
         if subtask.state != "running":
             return

@@ -5,6 +5,7 @@ from temporalio import activity
 from journeyman.platform.budgets import service as budgets
 from journeyman.platform.checkpoints import repository as checkpoints
 from journeyman.platform.kit.database import Database
+from journeyman.platform.kit.errors import Conflict
 from journeyman.platform.plans import repository as plans
 from journeyman.platform.sandboxes.leases import Leases
 from journeyman.platform.steering import repository as steering
@@ -33,6 +34,8 @@ class LifecycleActivities:
     async def change_state(self, change: StateChange) -> None:
         async with self._database.transaction() as session:
             task_id = change.task.task_id
+            if (await lifecycle.lock_task(session, task_id)).epoch != change.task.epoch:
+                raise Conflict(f"Task {task_id} was rewound; it is not {change.state} any more.", code="superseded")
             step_key = f"{task_id}:state:{change.occasion}:{change.state}" if change.occasion else None
             await lifecycle.transition(session, task_id, TaskState(change.state), step_key=step_key)
 
@@ -65,6 +68,8 @@ class LifecycleActivities:
             if task.cancel_requested_at is not None:
                 await lifecycle.transition(session, task.id, TaskState.CANCELLED)
                 return Closed(state=TaskState.CANCELLED)
+            if task.epoch != finish.task.epoch:
+                raise Conflict(f"Task {task.id} was rewound; this end is not its own.", code="superseded")
             rewind_id = await checkpoints.pending_rewind(session, task.id)
             if rewind_id is not None:
                 return Closed(rewind_id=rewind_id)

@@ -16,7 +16,7 @@ async def deliver_messages(session: AsyncSession, thread: Thread) -> list[Messag
     """Append the task's messages that the thread does not have yet; returns them as the model will see them."""
     delivered: list[Message] = []
     while True:
-        waiting = await steering.page(session, thread.task_id, after=thread.inbox_seq, limit=_BATCH)
+        waiting = await steering.page(session, thread.task_id, after=thread.inbox_seq, limit=_BATCH, in_force=True)
         for message in waiting:
             body = person_message(message.text)
             # The event first: the task's lock before the thread's, as everywhere, so that no two wait for each other.
