@@ -13,7 +13,7 @@ from journeyman.platform.kit.database import Database
 from journeyman.platform.memory.service import Learner, MemoryService, learn
 from journeyman.platform.tasks.lifecycle import for_step
 from journeyman.platform.tasks.models import Task
-from journeyman.platform.threads.search import search_task
+from journeyman.platform.threads.search import ANSWER_HEADING, search_task
 from journeyman.workflows.types import Step
 
 
@@ -34,7 +34,7 @@ class Knowledge:
         parts: list[str] = []
         if passages:
             said = "\n".join(f"- [{passage.role}, message {passage.seq}] {passage.text}" for passage in passages)
-            parts.append(f"Said and done in this task:\n{said}")
+            parts.append(f"{ANSWER_HEADING}\n{said}")
         found = await self.memory.recall(thread.task.project_id, query)
         if found.memories or found.degraded:
             async with self.database.transaction() as session:
