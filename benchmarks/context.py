@@ -6,6 +6,7 @@ itself, from the first statement of SQL to the messages that are sent.
 """
 
 import asyncio
+import socket
 import tempfile
 import uuid
 from collections.abc import AsyncIterator
@@ -15,7 +16,6 @@ from pathlib import Path
 import httpx
 import psutil
 from temporalio.client import Client
-from tests.support.api import free_port
 
 from benchmarks.platform_run import Run, call, threads
 from benchmarks.results import Row, report
@@ -77,7 +77,9 @@ async def history_bytes(client: Client, task_id: str) -> int:
 
 
 async def run() -> list[Row]:
-    port = free_port()
+    with socket.socket() as chosen:
+        chosen.bind(("127.0.0.1", 0))
+        port = chosen.getsockname()[1]
     async with platform(port) as running:
         turns = [call("shell", command=f"echo {number} > n") for number in range(CALLS)]
         filler = f"Benchmark {uuid.uuid4()}\n" + "".join(f"Line {number}: nothing to do.\n" for number in range(28_000))
