@@ -9,6 +9,7 @@ import pytest
 from temporalio.client import Client
 
 from journeyman.platform.cli import deployments as cli
+from journeyman.platform.cli.exits import Exit
 from journeyman.platform.embedded.roles import environment_of
 from journeyman.platform.embedded.stack import EmbeddedStack
 from journeyman.platform.kit import deployments
@@ -39,8 +40,10 @@ async def temporal(full_stack: EmbeddedStack) -> AsyncIterator[Client]:
     """The stack's version is the current one again at the end."""
     client = await connect(full_stack.settings)
     yield client
-    await deployments.make_current(client, fingerprint())
-    await deployments.move(client)
+    data_dir = full_stack.settings.data_dir
+    assert await asyncio.to_thread(cli.current, data_dir, None) == Exit.OK
+    assert await asyncio.to_thread(cli.move, data_dir, None) == Exit.OK
+    assert await deployments.current_version(client) == fingerprint()
 
 
 def check(outcome: Outcome) -> None:
