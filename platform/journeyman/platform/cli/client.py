@@ -142,6 +142,12 @@ class Api:
         found: Json = self.request("POST", path, json=body, headers=headers, repeatable=True).json()
         return found
 
+    def command(self, path: str, body: Json) -> Json:
+        """POST under an idempotency key, so that it may be repeated."""
+        headers = {"Idempotency-Key": uuid.uuid4().hex}
+        found: Json = self.request("POST", path, json=body, headers=headers, repeatable=True).json()
+        return found
+
     def edit_plan(self, task_id: str, plan: Json) -> Json:
         found: Json = self.request("PUT", f"/v1/tasks/{_segment(task_id)}/plan", json=plan).json()
         return found

@@ -371,6 +371,78 @@ def plan(
 
 
 @app.command(rich_help_panel=_TASKS)
+def checkpoints(
+    task: TaskId,
+    limit: Annotated[int, typer.Option("--limit", "-n", min=1, help="At most so many, newest first.")] = 20,
+    as_json: AsJson = False,
+    url: Url = None,
+    api_key: Key = None,
+) -> None:
+    """List the points that a task can go back to, or be forked from."""
+    from journeyman.platform.cli import branches
+    from journeyman.platform.cli.session import Target
+
+    _exit(branches.checkpoints(Target(url, api_key), task, limit=limit, as_json=as_json))
+
+
+CheckpointId = Annotated[str, typer.Argument(metavar="CHECKPOINT", help="The checkpoint's id: ckpt_…")]
+
+
+@app.command(rich_help_panel=_TASKS)
+def rewind(
+    task: TaskId,
+    checkpoint: CheckpointId,
+    preview: Annotated[bool, typer.Option("--preview", help="Only tell what would change.")] = False,
+    message: Annotated[str | None, typer.Option("--message", "-m", help="What to tell the agents there.")] = None,
+    as_json: AsJson = False,
+    url: Url = None,
+    api_key: Key = None,
+) -> None:
+    """Take a running task back to one of its checkpoints; what was done stays in its log."""
+    from journeyman.platform.cli import branches
+    from journeyman.platform.cli.session import Target
+
+    _exit(branches.rewind(Target(url, api_key), task, checkpoint, message=message, preview=preview, as_json=as_json))
+
+
+@app.command(rich_help_panel=_TASKS)
+def fork(
+    task: TaskId,
+    checkpoint: CheckpointId,
+    instruction: Annotated[
+        str | None, typer.Option("--instruction", help="Another instruction; @FILE reads it from a file.")
+    ] = None,
+    budget_tokens: Annotated[int | None, typer.Option("--budget-tokens", min=1)] = None,
+    budget_cost: Annotated[float | None, typer.Option("--budget-cost", min=0, help="US dollars.")] = None,
+    budget_time: Annotated[str | None, typer.Option("--budget-time", help="For example 45m or 2h.")] = None,
+    budget_steps: Annotated[int | None, typer.Option("--budget-steps", min=1)] = None,
+    wait: Annotated[bool, typer.Option("--wait", help="Watch until the end; the exit code tells the outcome.")] = False,
+    timeout: Timeout = None,
+    stop_on_pause: StopOnPause = False,
+    as_json: AsJson = False,
+    url: Url = None,
+    api_key: Key = None,
+) -> None:
+    """Go on from a checkpoint in a new task, whether the task runs or has ended; prints the new task's id."""
+    from journeyman.platform.cli import branches, submission
+    from journeyman.platform.cli.session import Target
+
+    budget = submission.limits(tokens=budget_tokens, cost=budget_cost, time=budget_time, steps=budget_steps)
+    _exit(
+        branches.fork(
+            Target(url, api_key),
+            task,
+            checkpoint,
+            instruction=instruction,
+            budget=budget,
+            wait=wait,
+            as_json=as_json,
+            watching={"timeout_s": timeout, "stop_on_pause": stop_on_pause},
+        )
+    )
+
+
+@app.command(rich_help_panel=_TASKS)
 def artifacts(
     task: TaskId,
     download: Annotated[Path | None, typer.Option("--download", "-d", help="Directory to put them all in.")] = None,

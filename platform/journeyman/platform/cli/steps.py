@@ -196,6 +196,23 @@ def _plan(view: TaskView, event: Json, data: Json) -> _Said:
     return _Said(f"{what}: {count}", "", "\n".join(titles), "user" if edited else "")
 
 
+def _branch(view: TaskView, event: Json, data: Json) -> _Said:
+    """A rewind, or the beginning of a fork: the plan is as the event says, and nothing of before runs any more."""
+    view.running.clear()
+    view.subtasks = {}
+    plan = data.get("plan")
+    if isinstance(plan, dict):
+        _plan(view, event, plan)
+        for entry in plan.get("subtasks") or []:
+            found = view.subtasks.get(str(entry.get("id"))) if isinstance(entry, dict) else None
+            if found is not None:
+                found.state, found.rounds = str(entry.get("state") or "pending"), int(entry.get("rounds") or 0)
+    view.plan_revision = int(data.get("plan_revision") or 0)
+    if event["type"] == "task.rewound":
+        return _Said(f"taken back to event {data.get('to_seq')}; what was done since is set aside", "warn", role="user")
+    return _Said(f"goes on from event {data.get('from_seq')} of {one_line(str(data.get('from_task_id')), 60)}")
+
+
 def _subtask(view: TaskView, event: Json, data: Json) -> _Said:
     id_ = str(data.get("subtask_id") or event.get("subtask_id"))
     state = {"subtask.started": "running", "subtask.completed": "completed", "subtask.failed": "failed"}[event["type"]]
@@ -431,6 +448,8 @@ _TELLERS: Final[dict[str, _Teller]] = {
     "task.state_changed": _state,
     "task.paused": _paused,
     "task.resumed": _resumed,
+    "task.rewound": _branch,
+    "task.forked": _branch,
     "task.completed": _ended,
     "task.failed": _ended,
     "task.errored": _ended,

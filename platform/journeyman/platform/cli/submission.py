@@ -114,19 +114,23 @@ def _assignment(entry: str) -> tuple[str, str]:
 
 
 def _budget(options: Options) -> Json:
-    found: Json = {}
-    if options.budget_tokens is not None:
-        found["max_tokens"] = options.budget_tokens
-    if options.budget_cost is not None:
-        found["max_cost_usd"] = options.budget_cost
-    if options.budget_steps is not None:
-        found["max_steps"] = options.budget_steps
-    if options.budget_time is not None:
+    return limits(
+        tokens=options.budget_tokens,
+        cost=options.budget_cost,
+        time=options.budget_time,
+        steps=options.budget_steps,
+    )
+
+
+def limits(*, tokens: int | None, cost: float | None, time: str | None, steps: int | None) -> Json:
+    """The ``budget`` of a body from the options that name limits."""
+    found: Json = {"max_tokens": tokens, "max_cost_usd": cost, "max_steps": steps}
+    if time is not None:
         try:
-            found["max_wall_s"] = int(parse_duration(options.budget_time))
+            found["max_wall_s"] = int(parse_duration(time))
         except ValueError as error:
             raise CommandError(f"--budget-time: {error}.") from None
-    return found
+    return {name: limit for name, limit in found.items() if limit is not None}
 
 
 def send_workspace(api: Api, workspace: Path, *, exclude: Sequence[str] = (), include_git: bool = False) -> Json:

@@ -40,7 +40,7 @@ def submit(
                 print(task["id"])
                 print(f"Watch it: {command()} watch {task['id']}", file=sys.stderr)
             return Exit.OK
-        return _watched(api, task, as_json=as_json, timeout_s=timeout_s, stop_on_pause=stop_on_pause)
+        return watched(api, task, as_json=as_json, timeout_s=timeout_s, stop_on_pause=stop_on_pause)
 
 
 def watch_task(
@@ -48,10 +48,10 @@ def watch_task(
 ) -> Exit:
     with connected(target) as api:
         task = api.task(task_id)
-        return _watched(api, task, as_json=as_json, timeout_s=timeout_s, stop_on_pause=stop_on_pause, detail=detail)
+        return watched(api, task, as_json=as_json, timeout_s=timeout_s, stop_on_pause=stop_on_pause, detail=detail)
 
 
-def _watched(
+def watched(
     api: Api, task: Json, *, as_json: bool, timeout_s: float | None, stop_on_pause: bool, detail: int | None = None
 ) -> Exit:
     style = watch.chosen_style(as_json=as_json)
@@ -126,6 +126,13 @@ def _print_task(task: Json, view: TaskView, receipts: list[Json], artifacts: lis
     failure = task.get("failure")
     if isinstance(failure, dict):
         out.print(Text(f"{failure.get('code')}: " + "\n".join(lines_of(str(failure.get("message", "")))), style="red"))
+    origin = task.get("forked_from")
+    if isinstance(origin, dict):
+        spent = task.get("inherited") or {}
+        inherited = f"{number(int(spent.get('tokens') or 0))} tokens, {money(spent.get('cost_usd') or '0')}"
+        out.print(Text(f"fork of {origin.get('task_id')} at {origin.get('checkpoint_id')}; inherited: {inherited}"))
+    if task.get("epoch"):
+        out.print(Text(f"rewound {task['epoch']} time{'' if task['epoch'] == 1 else 's'}"))
     if task.get("summary"):
         out.print(Text("\n".join(lines_of(str(task["summary"])))))
     out.print()

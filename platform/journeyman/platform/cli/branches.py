@@ -1,0 +1,168 @@
+"""Checkpoints: listing them, going back to one, and going on from one in a new task."""
+
+import sys
+from pathlib import Path
+from typing import Any, Final
+
+from journeyman.platform.cli import tasks
+from journeyman.platform.cli.client import Api
+from journeyman.platform.cli.exits import CommandError, Exit
+from journeyman.platform.cli.session import Target, command, connected, print_json, print_table
+from journeyman.platform.cli.text import clock, duration, money, number, one_line
+from journeyman.platform.cli.view import Json
+
+_EFFECTS: Final = {
+    "goes_on": "goes on",
+    "kept": "stays as it is",
+    "opened_anew": "begins anew",
+    "set_aside": "is set aside",
+}
+_PATHS: Final = 20
+
+
+def checkpoints(target: Target, task_id: str, *, limit: int, as_json: bool) -> Exit:
+    """The newest checkpoints of a task, the newest first."""
+    with connected(target) as api:
+        path = f"/v1/tasks/{api.segment(task_id)}/checkpoints"
+        found = list(api.pages(path, limit=limit))
+        if as_json:
+            print_json(found)
+            return Exit.OK
+        if not found:
+            print("The task has no checkpoints yet.", file=sys.stderr)
+            return Exit.OK
+        who = _threads(api, task_id, {str(each["thread_id"]) for each in found})
+        rows = [
+            (
+                str(each["id"]),
+                str(each["event_seq"]),
+                clock(each.get("created_at")),
+                who.get(str(each["thread_id"]), "prepared") + (", handed over" if each["submitted"] else ""),
+                str(each["plan_revision"] or "-"),
+                str(each["epoch"] or "-"),
+                f"{number(int(each['budget'].get('tokens', 0)))} tokens",
+            )
+            for each in found
+        ]
+        print_table(("checkpoint", "event", "time", "after a step of", "plan", "rewinds", "spent"), rows)
+        own = command()
+        print(
+            f"Look first: {own} rewind {task_id} CHECKPOINT --preview   Go on elsewhere: {own} fork {task_id} CHECKPOINT",
+            file=sys.stderr,
+        )
+    return Exit.OK
+
+
+def _threads(api: Api, task_id: str, wanted: set[str]) -> dict[str, str]:
+    """What to call each thread: its role and subtask."""
+    names: dict[str, str] = {}
+    for event in api.events(task_id):
+        thread = str(event.get("thread_id"))
+        role = event["data"].get("role")
+        if thread in wanted and thread not in names and isinstance(role, str):
+            subtask = event.get("subtask_id")
+            names[thread] = one_line(f"{role} of {subtask}" if subtask else role, 60)
+    return names
+
+
+def rewind(
+    target: Target, task_id: str, checkpoint_id: str, *, message: str | None, preview: bool, as_json: bool
+) -> Exit:
+    """Take a task back to one of its checkpoints, or tell what that would change."""
+    with connected(target) as api:
+        if preview:
+            found = api.get(f"/v1/tasks/{api.segment(task_id)}/checkpoints/{api.segment(checkpoint_id)}/preview")
+            if as_json:
+                print_json(found)
+            else:
+                _print_preview(found)
+            return Exit.OK
+        body: Json = {"checkpoint_id": checkpoint_id}
+        if message is not None:
+            body["message"] = message
+        asked = api.command(f"/v1/tasks/{api.segment(task_id)}/rewind", body)
+        if as_json:
+            print_json(asked)
+        else:
+            print(f"{task_id} goes back to {checkpoint_id} as soon as what runs has stopped ({asked['id']}).")
+    return Exit.OK
+
+
+def _print_preview(found: Json) -> None:
+    if not found["can_rewind"]:
+        print("The task has ended: it cannot go back. A fork would begin so:", file=sys.stderr)
+    plan = f"plan {found['plan_revision_then']}" if found["plan_revision_then"] else "no plan yet"
+    print(
+        f"Goes on {found['state_then']}, {plan}; {found['events_set_aside']} events are set aside (they stay in the log)."
+    )
+    for each in found["subtasks"]:
+        now, then = each["now"] or "not planned", each["then"] or "not planned"
+        print(f"  subtask {one_line(str(each['id']), 40)} ({one_line(str(each['title']), 80)}): "
+              + (now if now == then else f"{now} -> {then}"))  # fmt: skip
+    for each in found["threads"]:
+        where = f" of {one_line(str(each['subtask_id']), 40)}" if each["subtask_id"] else ""
+        aside = f", {each['messages_set_aside']} messages set aside" if each["messages_set_aside"] else ""
+        print(f"  {each['role']}{where}: {_EFFECTS.get(each['effect'], each['effect'])}{aside}")
+    for each in found["files"]:
+        whose = f"subtask {one_line(str(each['subtask_id']), 40)}" if each["subtask_id"] else "the approved work"
+        print(f"  files of {whose}: {each['added']} added, {each['modified']} modified, {each['deleted']} deleted")
+        for change in each["data"][:_PATHS]:
+            print(f"    {change['kind']:<9} {one_line(str(change['path']), 200)}")
+        more = each["added"] + each["modified"] + each["deleted"] - min(_PATHS, len(each["data"]))
+        if more:
+            print(f"    and {more} more")
+    for each in found["messages_set_aside"]:
+        print(f"  message {each['number']} is set aside; send it again if it holds: {one_line(str(each['text']), 120)}")
+    if found["approvals_withdrawn"]:
+        print(f"  {found['approvals_withdrawn']} approvals are withdrawn")
+    print(f"  spent so far, and stays spent: {_amount(found['spent'])}")
+    print(f"  a fork would inherit: {_amount(found['inherited_by_fork'])}")
+
+
+def _amount(spent: Json) -> str:
+    return (
+        f"{number(int(spent['tokens']))} tokens, {money(spent['cost_usd'])}, {spent['steps']} steps, "
+        f"{duration(float(spent['wall_s']))} of work"
+    )
+
+
+def fork(
+    target: Target,
+    task_id: str,
+    checkpoint_id: str,
+    *,
+    instruction: str | None,
+    budget: Json,
+    wait: bool,
+    as_json: bool,
+    watching: dict[str, Any],
+) -> Exit:
+    """Go on from a checkpoint in a new task; prints its id."""
+    body: Json = {"checkpoint_id": checkpoint_id}
+    if instruction is not None:
+        body["instruction"] = _text(instruction)
+    if budget:
+        body["budget"] = budget
+    with connected(target) as api:
+        made = api.command(f"/v1/tasks/{api.segment(task_id)}/fork", body)
+        if wait:
+            return tasks.watched(api, made, as_json=as_json, **watching)
+        if as_json:
+            print_json(made)
+        else:
+            print(made["id"])
+            print(f"Watch it: {command()} watch {made['id']}", file=sys.stderr)
+    return Exit.OK
+
+
+def _text(given: str) -> str:
+    """The text itself, or that of the file behind ``@``."""
+    if not given.startswith("@"):
+        return given
+    path = Path(given[1:])
+    try:
+        return path.read_text(encoding="utf-8")
+    except OSError as error:
+        raise CommandError(f"Cannot read {path}: {error.strerror}.") from None
+    except UnicodeDecodeError as error:
+        raise CommandError(f"{path} is not UTF-8 (byte {error.start}).") from None
