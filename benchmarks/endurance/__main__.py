@@ -201,10 +201,13 @@ async def _start_again(machine: Machine, report: Report) -> float:
     raise RuntimeError("the stack did not start again after everything was killed")
 
 
-async def disturbed(root: Path, job: Job, report: Report, minutes: float, interval_s: float) -> dict[str, Any]:
+async def disturbed(
+    root: Path, job: Job, report: Report, minutes: float, interval_s: float, begun: asyncio.Event
+) -> dict[str, Any]:
     machine = Machine(root / "d")
     machine.make()
     await machine.up()
+    begun.set()
     began = time.monotonic()
     report.state = "disturbed run"
     watch, task_id = await run_to_end(machine, job, report, minutes=minutes, interval_s=interval_s, nap=1)
@@ -212,8 +215,10 @@ async def disturbed(root: Path, job: Job, report: Report, minutes: float, interv
     return await _collect(machine, watch, task_id, report.directory / "disturbed.json")
 
 
-async def undisturbed(root: Path, job: Job, report: Report) -> dict[str, Any]:
+async def undisturbed(root: Path, job: Job, report: Report, begun: asyncio.Event) -> dict[str, Any]:
     machine = Machine(root / "u")
+    # One start at a time: each takes all of a small machine.
+    await begun.wait()
     machine.make()
     await machine.up()
     quiet = Report(report.directory / "undisturbed", report.seed, 0, report.commit, report.started_at, report.job)
@@ -278,9 +283,10 @@ async def endurance(minutes: float, seed: int, interval_s: float, directory: Pat
         f"endurance: {minutes:g} minutes, seed {seed}, {job.answers} answers, report in {directory}, data in {root}"
     )
     # Side by side: the undisturbed one is soon done.
-    quiet = asyncio.create_task(undisturbed(root, job, report))
+    begun = asyncio.Event()
+    quiet = asyncio.create_task(undisturbed(root, job, report, begun))
     try:
-        stormy = await disturbed(root, job, report, minutes, interval_s)
+        stormy = await disturbed(root, job, report, minutes, interval_s, begun)
         report.say(f"ended as {stormy['task']['state']} after {report.wall_s:.0f} s and {report.kills} kills")
         calm = await quiet
     finally:

@@ -553,6 +553,32 @@ async def test_a_call_that_ends_while_the_database_is_away_is_settled_later(
     await cable.close()
 
 
+async def test_an_answer_that_the_database_missed_is_not_bought_again(
+    gateway_settings, database, postgres_url, serve_app, engine, project, model_request
+):
+    cable = Cable(postgres_url)
+    port = await cable.serve()
+    own = Database(create_engine(postgres_url.replace(f":{urlsplit(postgres_url).port}/", f":{port}/")))
+    client = OpenAIModelEngine(f"{await serve_app(create_gateway(gateway_settings, own))}/v1", INTERNAL)
+
+    async def handler(request):
+        cable.cut()
+        return await engine.plain(request)
+
+    engine.handler = handler
+    await client.complete(model_request(identity=CallIdentity(project, "s", 1)))
+    # The caller could not store it either, and comes back in the moment in which the database does.
+    again = asyncio.create_task(client.complete(model_request(identity=CallIdentity(project, "s", 2))))
+    await asyncio.sleep(0)
+    cable.is_cut = False
+    assert (await again).text == "Hello"
+    assert len(engine.requests) == 1
+    assert [(e.attempt, e.state, e.estimated) for e in await entries(database, project)] == [(1, "settled", False)]
+    await client.close()
+    await own.close()
+    await cable.close()
+
+
 async def test_keys(http, gateway, database, project):
     async with database.transaction() as session:
         key = await tenancy.create_key(session, project, "test", "member")

@@ -61,6 +61,8 @@ def role_specs(settings: Settings, ports: dict[str, int], workers: int) -> list[
             depends_on=["migrations", "temporal"],
             uses=[*_SERVERS, "gateway"],
             stop_timeout_s=30,  # a worker drains for 20 s
+            # To give up on a slow start only adds to what makes it slow.
+            start_timeout_s=180,
         )
         for number in range(1, workers + 1)
     ]

@@ -12,7 +12,9 @@ from journeyman.platform.kit.logging import get_logger
 
 _WAIT_S: Final = 2.0
 """How long the end of an answer waits for the ledger; after that it is written in the background."""
-_LONGEST_PAUSE_S: Final = 5.0
+_LONGEST_PAUSE_S: Final = 1.0
+_EARLIER_S: Final = 10.0
+"""How long a new attempt waits for the end of an earlier one at the same step to be written."""
 
 _log = get_logger(__name__)
 
@@ -23,9 +25,21 @@ class Settlements:
     def __init__(self, ledger: LedgerService) -> None:
         self._ledger = ledger
         self._running: set[asyncio.Task[None]] = set()
+        self._of_step: dict[tuple[str, str], asyncio.Task[None]] = {}
 
     async def reserve(self, call: LedgerCall) -> Reservation | Answer:
-        """As :meth:`LedgerService.reserve`; when the caller hangs up meanwhile, the reservation is released."""
+        """As :meth:`LedgerService.reserve`; when the caller hangs up meanwhile, the reservation is released.
+
+        An earlier attempt's end that is still to be written comes first: it may be an answer that is paid already.
+        """
+        earlier = self._of_step.get((call.project_id, call.step_key))
+        if earlier is not None:
+            await asyncio.wait({earlier}, timeout=_EARLIER_S)
+            if not earlier.done():
+                raise Unavailable(
+                    "The ledger's database does not answer: the end of the step's earlier attempt is still to be written.",
+                    code="ledger_unavailable",
+                )
         task = asyncio.create_task(self._ledger.reserve(call))
         try:
             return await asyncio.shield(task)
@@ -43,14 +57,15 @@ class Settlements:
         answer: Answer | None = None,
     ) -> None:
         await self._finish(
-            lambda: self._ledger.settle(reservation, usage, estimated=estimated, seconds=seconds, answer=answer)
+            reservation,
+            lambda: self._ledger.settle(reservation, usage, estimated=estimated, seconds=seconds, answer=answer),
         )
 
     async def release(self, reservation: Reservation) -> None:
-        await self._finish(lambda: self._ledger.release(reservation))
+        await self._finish(reservation, lambda: self._ledger.release(reservation))
 
     async def leave_ambiguous(self, reservation: Reservation) -> None:
-        await self._finish(lambda: self._ledger.leave_ambiguous(reservation))
+        await self._finish(reservation, lambda: self._ledger.leave_ambiguous(reservation))
 
     async def drain(self, timeout_s: float) -> None:
         """Wait for what is still to be written. What does not get done stays reserved, and becomes ambiguous later."""
@@ -61,9 +76,15 @@ class Settlements:
             if late:
                 _log.error("ledger entries left open at shutdown", count=len(late))
 
-    async def _finish(self, write: Callable[[], Coroutine[Any, Any, bool]]) -> None:
-        task = self._start(self._persist(write))
+    async def _finish(self, reservation: Reservation, write: Callable[[], Coroutine[Any, Any, bool]]) -> None:
+        key = (reservation.call.project_id, reservation.call.step_key)
+        task = self._of_step[key] = self._start(self._persist(write))
+        task.add_done_callback(lambda done: self._forget_step(key, done))
         await asyncio.wait({task}, timeout=_WAIT_S)
+
+    def _forget_step(self, key: tuple[str, str], task: asyncio.Task[None]) -> None:
+        if self._of_step.get(key) is task:
+            del self._of_step[key]
 
     def _start(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         task = asyncio.create_task(work)
