@@ -102,6 +102,10 @@ async def test_a_decision_that_cannot_be_read(api: RunningApi, caller: Caller) -
     assert fields_of(await caller.post(address, json={"decision": "reject", "edited": {}})) == {"edited"}
     assert fields_of(await caller.post(address, json={"decision": "approve", "edited": ["a"]})) == {"edited"}
     assert fields_of(await caller.post(address, json={"decision": "approve", "note": " "})) == {"note"}
+    assert fields_of(await caller.post(address, json={"decision": "approve", "edited": {}})) == {"edited"}
+    assert fields_of(await caller.post(address, json={"decision": "approve", "edited": {"cmd": "ls"}})) == {"edited"}
+    wrong = {"decision": "approve", "edited": {"command": ["ls"]}}
+    assert fields_of(await caller.post(address, json=wrong)) == {"edited.command"}
     assert (await caller.post("/v1/approvals/apr_nonsense", json={"decision": "approve"})).status_code == 404
     assert (await caller.get(address)).json()["state"] == "pending"
 

@@ -190,7 +190,7 @@ async def test_what_cannot_be_meant_is_refused(database: Database) -> None:
     with pytest.raises(InvalidInput, match="only with approve"):
         await decide(database, project_id, asked.id, "reject", edited={"command": "a"})
     with pytest.raises(InvalidInput, match="NUL"):
-        await decide(database, project_id, asked.id, "approve", edited={"command": ["a", {"b": "\x00"}]})
+        await decide(database, project_id, asked.id, "approve", edited={"command": "a", "b": ["a", {"b": "\x00"}]})
     with pytest.raises(NotFound):
         await decide(database, await make_project(database), asked.id, "approve")
     assert await waiting_for(database, task_id) == [asked.id]

@@ -1,7 +1,7 @@
 """One conversation from opening to hand-over, as workflow code: model call, tool calls, next step."""
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, TypeVar
 
@@ -14,7 +14,7 @@ with workflow.unsafe.imports_passed_through():
 
 from journeyman.workflows import timing
 from journeyman.workflows.continuation import is_due
-from journeyman.workflows.types import Pause, Step, StepOutcome, ThreadRef, Turn
+from journeyman.workflows.types import Pause, Standing, Step, StepOutcome, TaskRef, ThreadRef, Turn, Waiting
 
 R = TypeVar("R")
 
@@ -37,6 +37,10 @@ class Control:
         self._spread = spread
         self._call: workflow.ActivityHandle[Any] | None = None
         self._interrupted: workflow.ActivityHandle[Any] | None = None
+        self._listening = False
+        self._cut_short = False
+        self.heard: set[str] = set()
+        """Approvals that were decided, as the signals said, and not looked at yet."""
 
     def pause(self, reason: str) -> None:
         self.paused_for = reason
@@ -49,6 +53,25 @@ class Control:
         if self._call is not None:
             self._interrupted = self._call
             self._call.cancel()
+        self._cut_short = self._listening
+
+    def hear(self, approval_id: str) -> None:
+        """An approval was decided: whoever waits for it looks at it now."""
+        self.heard.add(approval_id)
+
+    async def listen(self, approvals: Sequence[str], timeout_s: float, *, interruptible: bool) -> None:
+        """Return when one of these was decided, or after the time. Raises :class:`Interrupted` if it may be."""
+        wanted = set(approvals)
+        self._listening, self._cut_short = interruptible, False
+        try:
+            await workflow.wait_condition(lambda: self._cut_short or bool(self.heard & wanted), timeout=timeout_s)
+        except TimeoutError:
+            return
+        finally:
+            self._listening = False
+            self.heard -= wanted
+        if self._cut_short:
+            raise Interrupted
 
     async def stop(self, task: Pause) -> None:
         """Pause the whole task from within.
@@ -150,11 +173,54 @@ def _call_model(step: Step) -> workflow.ActivityHandle[Turn]:
 
 
 async def _run_tools(control: Control, step: Step) -> StepOutcome:
-    """Carry out the step's calls. After an interruption, those that are not done are ended, and said to be so."""
+    """Carry out the step's calls, when those that need it are decided.
+
+    After an interruption, those that are not done are ended, and said to be so.
+    """
     try:
-        return await control.run(start_in_sandbox("run_tools", step, StepOutcome))
+        while True:
+            outcome = await control.run(start_in_sandbox("run_tools", step, StepOutcome))
+            if not outcome.waiting:
+                return outcome
+            await until_decided(
+                control,
+                step.thread.task,
+                outcome.waiting,
+                put_away=lambda: in_sandbox("put_away", step.thread, type(None)),
+            )
+            await control.gate()
     except Interrupted:
         return await in_sandbox("run_tools", step.model_copy(update={"interrupted": True}), StepOutcome)
+
+
+async def until_decided(
+    control: Control,
+    task: TaskRef,
+    approvals: Sequence[str],
+    *,
+    put_away: Callable[[], Awaitable[None]] | None = None,
+    interruptible: bool = True,
+) -> None:
+    """Return once none of the approvals is pending any more: decided, expired, or withdrawn.
+
+    What was decided is in the store; a signal only says that it is time to look. A pause does not matter here: time runs on
+    for who is to decide. ``put_away`` is called once, after a while, to give back what need not be held for so long.
+    """
+    begun = workflow.now()
+    while True:
+        standing = await ask_stores("settle_approvals", Waiting(task=task, approvals=list(approvals)), Standing)
+        check_cancelled()
+        if not standing.pending:
+            return
+        timeout = min(standing.again_s, timing.LOOK_AGAIN.total_seconds())
+        if put_away is not None:
+            left = (begun + timing.HELD_WHILE_WAITING - workflow.now()).total_seconds()
+            if left <= 0:
+                await put_away()
+                put_away = None
+                continue
+            timeout = min(timeout, left)
+        await control.listen(standing.pending, timeout, interruptible=interruptible)
 
 
 def code_of(error: ActivityError) -> str:

@@ -10,6 +10,7 @@ from temporalio.exceptions import FailureError
 with workflow.unsafe.imports_passed_through():
     from journeyman.agents.plans import ready_subtasks
     from journeyman.platform.kit.names import (
+        SIGNAL_DECIDED,
         SIGNAL_PAUSE,
         WORKFLOW_TASK_TIMEOUT,
         Queue,
@@ -81,6 +82,7 @@ class Crew:
         return [f"Subtask {result.subtask_id} was given up. {result.problem}"]
 
     async def _run(self, subtask: RunSubtask) -> SubtaskResult:
+        known = set(self.control.heard)
         child_id = subtask_workflow_id(self.task.task_id, subtask.subtask_id, subtask.revision, self.task.epoch)
         child = await workflow.start_child_workflow(
             SubtaskWorkflow.run,
@@ -97,6 +99,8 @@ class Crew:
             if self.control.paused_for is not None and subtask.progress.paused_for is None:
                 # The pause came while the child was being started and could not hear of it.
                 await _tell(child_id, SIGNAL_PAUSE, self.control.paused_for)
+            for approval_id in sorted(self.control.heard - known):
+                await _tell(child_id, SIGNAL_DECIDED, approval_id)
             return await child
         finally:
             self._started.discard(child_id)

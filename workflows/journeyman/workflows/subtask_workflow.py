@@ -5,6 +5,7 @@ from temporalio import workflow
 with workflow.unsafe.imports_passed_through():
     from journeyman.agents.review import Next, ReviewPolicy
     from journeyman.platform.kit.names import (
+        SIGNAL_DECIDED,
         SIGNAL_INTERRUPT,
         SIGNAL_PAUSE,
         SIGNAL_RESUME,
@@ -55,6 +56,10 @@ class SubtaskWorkflow:
     @workflow.signal(name=SIGNAL_INTERRUPT)
     def interrupt(self) -> None:
         self._control.interrupt()
+
+    @workflow.signal(name=SIGNAL_DECIDED)
+    def decided(self, approval_id: str) -> None:
+        self._control.hear(approval_id)
 
     @workflow.query
     def progress(self) -> SubtaskProgress:

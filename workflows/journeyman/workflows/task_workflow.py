@@ -10,6 +10,7 @@ with workflow.unsafe.imports_passed_through():
     from journeyman.agents.review import ReviewPolicy
     from journeyman.platform.kit.names import (
         SIGNAL_CANCEL,
+        SIGNAL_DECIDED,
         SIGNAL_INTERRUPT,
         SIGNAL_PAUSE,
         SIGNAL_RESUME,
@@ -19,7 +20,7 @@ with workflow.unsafe.imports_passed_through():
     from journeyman.platform.tasks.contract import Phase, StartTask, TaskProgress, TaskState
 
 from journeyman.workflows import timing
-from journeyman.workflows.agent_loop import Control, ask_stores, converse, in_sandbox, store
+from journeyman.workflows.agent_loop import Control, ask_stores, converse, in_sandbox, store, until_decided
 from journeyman.workflows.continuation import go_on, is_due
 from journeyman.workflows.crew import Crew
 from journeyman.workflows.types import (
@@ -29,12 +30,15 @@ from journeyman.workflows.types import (
     LoadPlan,
     OpenThread,
     PlanGraph,
+    PlanToApprove,
+    PlanVerdict,
     Prepared,
     StateChange,
     TaskRef,
     ThreadRef,
     Verification,
     Verify,
+    Waiting,
 )
 
 REWINDS_REMEMBERED = 50
@@ -80,6 +84,11 @@ class TaskWorkflow:
     async def interrupt(self) -> None:
         self._control.interrupt()
         await self._crew.tell(SIGNAL_INTERRUPT)
+
+    @workflow.signal(name=SIGNAL_DECIDED)
+    async def decided(self, approval_id: str) -> None:
+        self._control.hear(approval_id)
+        await self._crew.tell(SIGNAL_DECIDED, approval_id)
 
     @workflow.query
     def progress(self) -> TaskProgress:
@@ -170,6 +179,8 @@ class TaskWorkflow:
                     finish = await self._prepare(progress)
                 case Phase.PLAN:
                     finish = await self._plan(progress)
+                case Phase.APPROVE:
+                    finish = await self._approve(progress)
                 case Phase.WORK:
                     finish = await self._work(progress)
                 case Phase.VERIFY:
@@ -200,10 +211,36 @@ class TaskWorkflow:
             )
         return None
 
+    async def _approve(self, progress: TaskProgress) -> Finish | None:
+        """Have a person decide on the plan: go on with it, perhaps changed, or plan again for the person's reason."""
+        wanted = PlanToApprove(task=self._task, revision=progress.revision)
+        approval_id = await ask_stores("ask_for_plan", wanted, str)
+        # A message from a person does not decide; it is read at the next step.
+        await until_decided(self._control, self._task, [approval_id], interruptible=False)
+        verdict = await ask_stores("plan_verdict", Waiting(task=self._task, approvals=[approval_id]), PlanVerdict)
+        progress.last_revision = max(progress.last_revision, verdict.last_revision)
+        match verdict.state:
+            case "approved":
+                progress.revision = verdict.revision
+                progress.phase = Phase.WORK
+            case "rejected":
+                # A person may reject as often as they like: this does not count as a plan that was tried.
+                self._plan_anew(verdict.reason or "")
+            case "expired":
+                await in_sandbox("hand_over", self._task, NoneType)
+                return self._ended(TaskState.FAILED, "approval_expired", verdict.reason)
+            case "withdrawn":
+                # By a cancellation or a rewind, which is on its way.
+                await workflow.wait_condition(lambda: self._cancelled or bool(self._rewinds))
+        return None
+
     async def _work(self, progress: TaskProgress) -> Finish | None:
         """Carry out the plan's graph; after the last subtask, go on to verify."""
-        await self._enter(TaskState.RUNNING)
         graph = await ask_stores("load_plan", LoadPlan(task=self._task, revision=progress.revision), PlanGraph)
+        if graph.unapproved:
+            progress.phase = Phase.APPROVE
+            return None
+        await self._enter(TaskState.RUNNING)
         problems = await self._crew.work(graph, progress)
         if problems:
             return await self._replan("\n\n".join(problems))

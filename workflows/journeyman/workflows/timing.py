@@ -49,5 +49,11 @@ STICKY_QUEUE: Final = timedelta(seconds=1.5)
 PARALLEL_SUBTASKS: Final = 4
 """Subtasks of one task at once. Each holds a sandbox or two; more would wait for the model anyway."""
 
+LOOK_AGAIN: Final = timedelta(minutes=30)
+"""How long a wait for people trusts that the signal of a decision arrives, before it looks by itself."""
+
+HELD_WHILE_WAITING: Final = timedelta(minutes=10)
+"""How long a sandbox is held for an agent that waits for people. Longer, and what it costs outweighs what runs in it."""
+
 FINISH_AGAIN: Final = timedelta(seconds=30)
 """Between attempts to write the end of a task when the platform itself is at fault."""

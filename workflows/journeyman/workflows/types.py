@@ -1,6 +1,6 @@
 """What passes between workflows and activities: references, counters and flags, never transcripts."""
 
-from typing import Any
+from typing import Any, Literal
 
 from pydantic import BaseModel
 
@@ -110,12 +110,50 @@ class StepOutcome(BaseModel):
     reason: str | None = None
     snapshot: str | None = None
     tripped: str | None = None
+    waiting: list[str] = []
+    """Ids of approvals that are pending: none of the step's calls was carried out yet that come after one of these."""
+
+
+class Waiting(BaseModel):
+    """Approvals of a task that something waits for."""
+
+    task: TaskRef
+    approvals: list[str]
+
+
+class Standing(BaseModel):
+    """Which are still ``pending``, and after how many seconds time itself changes something about one of them."""
+
+    pending: list[str]
+    again_s: float = 0.0
+
+
+class PlanToApprove(BaseModel):
+    task: TaskRef
+    revision: int
+
+
+class PlanVerdict(BaseModel):
+    """How the approval of a plan ended.
+
+    ``revision``: the plan that it was about in the end, which may be another one than was proposed. ``last_revision``: the
+    highest number that is taken. ``reason``: for the next Planner, of a plan that was not approved.
+    """
+
+    state: Literal["approved", "rejected", "expired", "withdrawn"]
+    revision: int
+    last_revision: int
+    reason: str | None = None
 
 
 class PlanGraph(BaseModel):
-    """The plan as far as the workflow needs it: ids and what each waits for, in plan order."""
+    """The plan as far as the workflow needs it: ids and what each waits for, in plan order.
+
+    ``unapproved``: the task's policy asks for a person's approval, which this plan does not have yet.
+    """
 
     revision: int
+    unapproved: bool = False
     subtasks: list["PlanNode"]
 
 

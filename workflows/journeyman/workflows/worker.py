@@ -28,6 +28,7 @@ from journeyman.platform.sandboxes.local import LocalSandboxDriver
 from journeyman.platform.sandboxes.nodes import NodeKeeper
 from journeyman.platform.sandboxes.port import SandboxDriver
 from journeyman.workflows import timing
+from journeyman.workflows.activities.approvals import ApprovalActivities
 from journeyman.workflows.activities.branching import BranchingActivities
 from journeyman.workflows.activities.conversation import ConversationActivities
 from journeyman.workflows.activities.handover import HandoverActivities
@@ -102,6 +103,7 @@ def activities_by_queue(resources: Resources) -> dict[Queue, list[Callable[..., 
     """Every activity under the queue whose workers carry it out."""
     snapshots = SnapshotStore(resources.store)
     leases = Leases(resources.database, resources.driver, snapshots)
+    approvals = ApprovalActivities(resources.database)
     lifecycle = LifecycleActivities(resources.database, leases)
     branching = BranchingActivities(resources.database, leases)
     conversation = ConversationActivities(resources.database, snapshots, resources.memory)
@@ -122,6 +124,9 @@ def activities_by_queue(resources: Resources) -> dict[Queue, list[Callable[..., 
             lifecycle.pause_task,
             lifecycle.finish_task,
             lifecycle.load_plan,
+            approvals.settle_approvals,
+            approvals.ask_for_plan,
+            approvals.plan_verdict,
             conversation.deliver_findings,
             handover.reflect,
         ],
@@ -130,6 +135,7 @@ def activities_by_queue(resources: Resources) -> dict[Queue, list[Callable[..., 
             conversation.open_thread,
             preparation.prepare,
             tools.run_tools,
+            tools.put_away,
             integration.end_subtask,
             lifecycle.release_sandboxes,
             branching.apply_rewind,

@@ -44,6 +44,16 @@ async def lock(session: AsyncSession, approval_id: str) -> Approval:
     return await session.get_one(Approval, approval_id, with_for_update=True, populate_existing=True)
 
 
+async def plans_of_epoch(session: AsyncSession, task_id: str, prefix: str) -> Sequence[Approval]:
+    """The task's approvals of plans whose step key begins so."""
+    rows = await session.scalars(
+        sa.select(Approval).where(
+            Approval.task_id == task_id, Approval.kind == "plan", Approval.step_key.startswith(prefix, autoescape=True)
+        )
+    )
+    return rows.all()
+
+
 async def latest_of_plan(session: AsyncSession, task_id: str) -> Approval | None:
     """The task's newest approval of a plan, locked. The caller holds the lock of the task."""
     return await session.scalar(

@@ -32,11 +32,20 @@ from journeyman.platform.tasks.lifecycle import lock_task
 from journeyman.platform.tasks.models import Task
 
 _STATE: Final = {"approve": "approved", "reject": "rejected"}
+_TYPES: Final = {
+    str: "a text",
+    bool: "true or false",
+    int: "a whole number",
+    float: "a number",
+    list: "a list",
+    dict: "an object",
+    type(None): "null",
+}
 _WITHDRAWN: Final = {
     "cancelled": "the task was cancelled",
     "ended": "the task has ended",
     "rewound": "the task was rewound to a point before it was asked",
-    "replanned": "the plan it belonged to was given up",
+    "interrupted": "a person's message interrupted the agent first",
 }
 
 
@@ -236,9 +245,20 @@ async def _edit(session: AsyncSession, task: Task, approval: Approval, verdict: 
     if approval.kind == "plan":
         wanted = editing.parse(verdict.edited, field="edited")
         await editing.store(session, task, approval, wanted, by=verdict.by)
-    elif (problem := editing.unstorable(verdict.edited)) is not None:
-        raise refuse("edited", problem)
+    else:
+        _check_arguments(approval.subject["arguments"], verdict.edited)
     approval.edited = verdict.edited
+
+
+def _check_arguments(asked: Json, edited: Json) -> None:
+    """Refuse what can be seen to be no arguments of the call; the tool's own rules are known to the run, which applies them."""
+    if (problem := editing.unstorable(edited)) is not None:
+        raise refuse("edited", problem)
+    if not edited.keys() & asked.keys():
+        raise refuse("edited", f"must hold all arguments of the call, as it was asked: {', '.join(sorted(asked))}.")
+    for name in edited.keys() & asked.keys():
+        if type(edited[name]) is not type(asked[name]):
+            raise refuse(f"edited.{name}", f"must be of the same type as what was asked: {_TYPES[type(asked[name])]}.")
 
 
 async def append_plan_verdict(session: AsyncSession, approval: Approval, *, approved: bool) -> None:

@@ -1,5 +1,6 @@
 """Taking back what nobody has to decide any more. Apart from the service, because a task's lifecycle calls it."""
 
+from collections.abc import Sequence
 from typing import Literal
 
 import sqlalchemy as sa
@@ -12,19 +13,23 @@ from journeyman.platform.kit.clock import now
 from journeyman.platform.kit.metrics import APPROVALS, count_after_commit
 from journeyman.platform.tasks.models import Task
 
-Why = Literal["cancelled", "ended", "rewound", "replanned"]
+Why = Literal["cancelled", "ended", "rewound", "interrupted"]
 
 
-async def withdraw(session: AsyncSession, task: Task, why: Why) -> int:
-    """Withdraw all that is pending of a task whose row the caller has locked. Returns how many there were."""
+async def withdraw(session: AsyncSession, task: Task, why: Why, *, only: Sequence[str] | None = None) -> int:
+    """Withdraw what is pending of a task whose row the caller has locked: all of it, or what ``only`` names.
+
+    Returns how many there were.
+    """
+    statement = sa.select(Approval).where(Approval.task_id == task.id, Approval.state == "pending")
+    if only is not None:
+        statement = statement.where(Approval.id.in_(only))
     pending = await session.scalars(
-        sa.select(Approval)
-        .where(Approval.task_id == task.id, Approval.state == "pending")
-        .order_by(Approval.requested_at, Approval.id)
+        statement.order_by(Approval.requested_at, Approval.id)
         .with_for_update()
         .execution_options(populate_existing=True)
     )
-    count = 0
+    withdrawn = []
     for approval in pending:
         approval.state = "withdrawn"
         approval.note = why
@@ -47,7 +52,8 @@ async def withdraw(session: AsyncSession, task: Task, why: Why) -> int:
             subtask_id=approval.subtask_id,
         )
         count_after_commit(session, APPROVALS, approval.kind, "withdrawn")
-        count += 1
-    if task.waiting_for:
-        task.waiting_for = []
-    return count
+        withdrawn.append(approval.id)
+    left = [] if only is None else [each for each in task.waiting_for if each not in withdrawn]
+    if left != task.waiting_for:
+        task.waiting_for = left
+    return len(withdrawn)

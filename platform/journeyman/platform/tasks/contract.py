@@ -34,7 +34,8 @@ TRANSITIONS: Final[dict[TaskState, frozenset[TaskState]]] = {
     TaskState.PREPARING: frozenset({TaskState.PLANNING}) | _ENDS,
     TaskState.PLANNING: frozenset({TaskState.AWAITING_APPROVAL, TaskState.RUNNING}) | _ENDS,
     TaskState.AWAITING_APPROVAL: frozenset({TaskState.RUNNING, TaskState.PLANNING}) | _ENDS,
-    TaskState.RUNNING: frozenset({TaskState.VERIFYING, TaskState.PLANNING}) | _ENDS,
+    # A rewind to where the plan was handed over has it approved anew.
+    TaskState.RUNNING: frozenset({TaskState.VERIFYING, TaskState.PLANNING, TaskState.AWAITING_APPROVAL}) | _ENDS,
     TaskState.VERIFYING: frozenset({TaskState.SUCCEEDED, TaskState.PLANNING, TaskState.RUNNING}) | _ENDS,
     TaskState.SUCCEEDED: frozenset(),
     TaskState.FAILED: frozenset(),
@@ -51,6 +52,7 @@ class Phase(StrEnum):
 
     PREPARE = "prepare"
     PLAN = "plan"
+    APPROVE = "approve"
     WORK = "work"
     VERIFY = "verify"
 

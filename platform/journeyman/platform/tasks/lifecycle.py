@@ -21,6 +21,7 @@ _FOR_STEP = (
         Task.project_id,
         Task.environment,
         Task.budget,
+        Task.approval_policy,
         Task.models,
         Task.model_tier,
         Task.plan_revision,

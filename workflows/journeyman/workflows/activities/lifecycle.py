@@ -11,6 +11,7 @@ from journeyman.platform.sandboxes.leases import Leases
 from journeyman.platform.steering import repository as steering
 from journeyman.platform.tasks import lifecycle
 from journeyman.platform.tasks.contract import TERMINAL, TaskState
+from journeyman.workflows.activities.approvals import unapproved
 from journeyman.workflows.heartbeat import beating
 from journeyman.workflows.types import (
     Closed,
@@ -90,5 +91,7 @@ class LifecycleActivities:
     async def load_plan(self, wanted: LoadPlan) -> PlanGraph:
         async with self._database.transaction() as session:
             plan = await plans.get_plan(session, wanted.task.task_id, wanted.revision)
+            task = await lifecycle.for_step(session, wanted.task.task_id)
+            waits = await unapproved(session, task, wanted.revision)
         nodes = [PlanNode(id=subtask["id"], depends_on=subtask["depends_on"]) for subtask in plan.subtasks]
-        return PlanGraph(revision=plan.revision, subtasks=nodes)
+        return PlanGraph(revision=plan.revision, unapproved=waits, subtasks=nodes)

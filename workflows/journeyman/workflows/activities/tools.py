@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from sqlalchemy.ext.asyncio import AsyncSession
@@ -28,13 +28,14 @@ from journeyman.platform.tasks.models import Task
 from journeyman.platform.threads import repository as threads
 from journeyman.platform.threads.commands import background_commands
 from journeyman.platform.threads.models import Thread
+from journeyman.workflows.activities.approvals import Answer, ask_for_calls
 from journeyman.workflows.activities.breaker import watch
 from journeyman.workflows.activities.knowledge import Knowledge
 from journeyman.workflows.activities.submissions import judge, record_submission
 from journeyman.workflows.activities.tool_runner import ToolResult, ToolRunner
 from journeyman.workflows.activities.workplace import Workplace, Workplaces
 from journeyman.workflows.heartbeat import beating
-from journeyman.workflows.types import Step, StepOutcome
+from journeyman.workflows.types import Step, StepOutcome, ThreadRef
 
 _MAY_HAVE_RUN: Final = (
     f"Error: {LOST_WHILE_RUNNING}. It may have run in part; its effects are lost, and it was not "
@@ -69,7 +70,15 @@ class ToolActivities:
             task = await for_step(session, step.thread.task.task_id)
             batch = _Batch(step, task, thread, done=stored)
             calls = batch.read(stored[f"{step.key}:answer"])
-            await self._begin_first(session, batch, calls)
+            if not task.approval_policy:
+                await self._begin_first(session, batch, calls)
+        if task.approval_policy:
+            waiting = await self._ask(batch, calls)
+            if waiting:
+                return StepOutcome(waiting=waiting)
+            calls = [batch.answered(call) for call in calls]
+            async with self._database.transaction() as session:
+                await self._begin_first(session, batch, calls)
         if not calls:
             await self._remind(step)
             return StepOutcome(idle=True)
@@ -80,6 +89,35 @@ class ToolActivities:
                     await self._record(session, batch, last)
             last = await self._call(batch, call)
         return await self._checkpoint(batch, last)
+
+    async def _ask(self, batch: "_Batch", calls: list["_Call"]) -> list[str]:
+        """Ask people for the calls that the task's policy names; returns what is not decided yet."""
+        open_ = [
+            (call.key, call.parsed)
+            for call in calls
+            if isinstance(call.parsed, ParsedCall) and f"{call.key}:result" not in batch.done
+        ]
+        answers = await ask_for_calls(self._database, batch.step, batch.task, open_)
+        batch.answers = answers.by_call
+        return answers.pending
+
+    @activity.defn
+    @beating
+    async def put_away(self, ref: ThreadRef) -> None:
+        """Give the thread's sandbox back while its agent waits for people; its files are kept, what runs in it is not."""
+        async with self._database.transaction() as session:
+            thread = await threads.get_thread(session, ref.thread_id)
+            task = await for_step(session, ref.task.task_id)
+            lease_id = await self._workplaces.held(session, thread)
+        if lease_id is None:
+            return
+        if not profile(ref.role).forks_workspace:
+            workplace = await self._workplaces.enter(thread, task, lease_id)
+            captured = await self._workplaces.capture(workplace)
+            if captured.changed:
+                async with self._database.transaction() as session:
+                    await self._workplaces.note(session, ref, captured)
+        await self._workplaces.leave(thread)
 
     async def _remind(self, step: Step) -> None:
         async with self._database.transaction() as session:
@@ -110,8 +148,14 @@ class ToolActivities:
         elif parsed.terminal and not batch.lost:
             batch.note_submission(parsed)
             result = ToolResult(_SUBMITTED)
+        elif call.answer is not None and not call.answer.run:
+            result = ToolResult(call.answer.said, {"error": f"approval_{call.answer.state}"}, ok=False)
         else:
             result = await self._run(batch, call, parsed)
+        if call.answer is not None:
+            result.data.update(call.answer.data)
+            if call.answer.run and call.answer.said:
+                result.text = f"{call.answer.said}\n{result.text}"
         if batch.workplace is not None and batch.workplace.replaced and not batch.announced:
             batch.announced = True
             result.text = f"{await self._replaced_note(batch.thread)}\n\n{result.text}"
@@ -311,10 +355,14 @@ class _Call:
     id: str
     tool: str
     parsed: ParsedCall | ToolError
+    answer: Answer | None = None
+    """What a person decided about it, where that was asked for."""
 
     @property
     def begins(self) -> bool:
         """Whether its start is noted, because it must not happen twice."""
+        if self.answer is not None and not self.answer.run:
+            return False
         return isinstance(self.parsed, ParsedCall) and isinstance(self.parsed.arguments, Shell | EditFile)
 
     @property
@@ -347,6 +395,8 @@ class _Batch:
     """Calls whose start is noted: what is known of an earlier one, by key."""
     workplace: Workplace | None = None
     announced: bool = False
+    answers: dict[str, Answer] = field(default_factory=dict)
+    """People's decisions by the call's key."""
     observed: list[loops.Step] = field(default_factory=list)
     review: SubmitReview | None = None
     outcome: StepOutcome = field(default_factory=StepOutcome)
@@ -376,6 +426,14 @@ class _Batch:
         """Whether what the step did before is not in this sandbox, and in no snapshot yet."""
         self.lost = self.lost or (self.carried_out and self.thread.sandbox_id not in {None, sandbox_id})
         return self.lost
+
+    def answered(self, call: _Call) -> _Call:
+        """The call with what a person decided about it: with other arguments, if they changed it."""
+        answer = self.answers.get(call.key)
+        if answer is None or answer.edited is None:
+            return replace(call, answer=answer)
+        parsed = parse_call(self.step.thread.role, call.tool, answer.edited)
+        return replace(call, answer=answer.about(parsed), parsed=parsed)
 
     @property
     def plan_revision(self) -> int:

@@ -1,0 +1,231 @@
+"""Asking people, and reading what they decided."""
+
+import asyncio
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
+from typing import Any, Final
+
+import sqlalchemy as sa
+from pydantic import ValidationError
+from sqlalchemy.ext.asyncio import AsyncSession
+from temporalio import activity
+
+from journeyman.agents.approvals import Policy, needed
+from journeyman.agents.output import cut_text
+from journeyman.agents.plans import Plan, validate_plan
+from journeyman.agents.tools import ParsedCall, ToolError
+from journeyman.platform.approvals import repository, service
+from journeyman.platform.approvals.models import Approval
+from journeyman.platform.approvals.service import Ask
+from journeyman.platform.approvals.withdrawal import withdraw
+from journeyman.platform.kit.clock import now
+from journeyman.platform.kit.database import Database
+from journeyman.platform.plans import queries
+from journeyman.platform.plans import repository as plans
+from journeyman.platform.plans.models import Plan as StoredPlan
+from journeyman.platform.plans.models import Subtask
+from journeyman.platform.tasks import lifecycle
+from journeyman.platform.tasks.contract import TaskState
+from journeyman.platform.tasks.models import Task
+from journeyman.workflows.heartbeat import beating
+from journeyman.workflows.types import PlanToApprove, PlanVerdict, Standing, Step, Waiting
+
+SHOWN_ARGUMENTS: Final = 4000
+"""Characters of a call's arguments that an agent is shown again when a person has changed them."""
+
+_MARGIN: Final = timedelta(milliseconds=50)
+
+
+class ApprovalActivities:
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    @activity.defn
+    @beating
+    async def settle_approvals(self, waiting: Waiting) -> Standing:
+        """What became of these approvals; those that are due are escalated or expire in this moment."""
+        async with self._database.transaction() as session:
+            settled = await service.settle(session, waiting.task.task_id, waiting.approvals)
+            pending = [approval for approval in settled if approval.state == "pending"]
+            due = [moment for approval in pending for moment in _due(approval)]
+        again = (min(due) + _MARGIN - now()).total_seconds() if due else 24 * 3600.0
+        return Standing(pending=[approval.id for approval in pending], again_s=max(again, _MARGIN.total_seconds()))
+
+    @activity.defn
+    @beating
+    async def ask_for_plan(self, wanted: PlanToApprove) -> str:
+        """Have the plan wait for a person, and the task with it; returns the approval's id."""
+        task = wanted.task
+        ask = Ask("plan", {"revision": wanted.revision}, plan_key(task.task_id, task.epoch, wanted.revision))
+        async with self._database.transaction() as session:
+            occasion = f"{task.task_id}:state:{task.epoch}:{wanted.revision}:{TaskState.AWAITING_APPROVAL}"
+            await lifecycle.transition(session, task.task_id, TaskState.AWAITING_APPROVAL, step_key=occasion)
+            (approval,) = await service.request(session, task.task_id, [ask])
+            return approval.id
+
+    @activity.defn
+    @beating
+    async def plan_verdict(self, waiting: Waiting) -> PlanVerdict:
+        """How the approval of a plan ended. An edited plan that breaks the Planner's rules counts as rejected for that."""
+        async with self._database.transaction() as session:
+            (approval,) = await service.settle(session, waiting.task.task_id, waiting.approvals)
+            plan = await plans.get_plan(session, approval.task_id, approval.subject["revision"])
+            last = max(each.revision for each in await queries.revisions(session, approval.task_id))
+        verdict = PlanVerdict(state="withdrawn", revision=plan.revision, last_revision=last)
+        if runs(approval):
+            problems = _problems(plan) if plan.author is not None else []
+            verdict.state = "rejected" if problems else "approved"
+            if problems:
+                verdict.reason = "\n".join(["A person changed the plan so that it cannot be carried out:", *problems])
+        elif approval.state == "rejected":
+            titles = "\n".join(f"- {subtask['id']}: {subtask['title']}" for subtask in plan.subtasks)
+            verdict.state = "rejected"
+            verdict.reason = (
+                f"A person rejected the plan. They say:\n{approval.note}\n\nThe rejected plan was:\n{titles}"
+            )
+        elif approval.state == "expired":
+            verdict.state = "expired"
+            verdict.reason = "Nobody decided on the plan in time, and the task's approval policy rejects it then."
+        return verdict
+
+
+def plan_key(task_id: str, epoch: int, revision: int) -> str:
+    """Names the question whether this plan is approved: asked anew after a rewind to where the plan was handed over."""
+    return f"{task_id}:plan:{epoch}:{revision}"
+
+
+async def unapproved(session: AsyncSession, task: Task, revision: int) -> bool:
+    """Whether the plan needs a person's approval before work on it begins.
+
+    Not once it has begun: a task that was rewound or forked into the middle of its work had the approval before.
+    """
+    if Policy.of(task.approval_policy).plan == "never":
+        return False
+    begun = sa.select(
+        sa.exists().where(Subtask.task_id == task.id, Subtask.revision == revision, Subtask.state != "pending")
+    )
+    if await session.scalar(begun):
+        return False
+    asked = await repository.plans_of_epoch(session, task.id, f"{task.id}:plan:{task.epoch}:")
+    return not any(runs(approval) and approval.subject["revision"] == revision for approval in asked)
+
+
+def runs(approval: Approval) -> bool:
+    """Whether what was asked for is to be done."""
+    return approval.state == "approved" or (approval.state == "expired" and approval.on_expiry == "approve")
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What a person's decision means for a call: whether it runs, and what the agent is told before or instead of its result.
+
+    ``edited``: the arguments with which it runs instead.
+    """
+
+    approval_id: str
+    state: str
+    run: bool
+    said: str
+    edited: dict[str, Any] | None
+
+    def about(self, parsed: ParsedCall | ToolError) -> "Answer":
+        """The same when the changed arguments turned out as this."""
+        if isinstance(parsed, ParsedCall):
+            return self
+        return replace(
+            self, said="[A person changed this call before approving it, but not into a valid one. Nothing was run.]"
+        )
+
+    @property
+    def data(self) -> dict[str, Any]:
+        """For the event of the result."""
+        return {"approval": {"id": self.approval_id, "state": self.state, "edited": self.edited is not None}}
+
+
+@dataclass(frozen=True)
+class Answers:
+    """``pending``: ids of what is not decided. Then nothing of the step may be carried out yet."""
+
+    pending: list[str]
+    by_call: dict[str, Answer]
+
+
+async def ask_for_calls(database: Database, step: Step, task: Task, calls: Sequence[tuple[str, ParsedCall]]) -> Answers:
+    """Have those of the calls (key and call) that need it wait for a person, all at once, and tell what was decided.
+
+    Of an interrupted step, what is pending is withdrawn instead, and nothing more is asked.
+    """
+    policy = Policy.of(task.approval_policy)
+    # A long command takes a moment to look through: not on the event loop, where heartbeats are.
+    reasons = await asyncio.to_thread(lambda: [needed(policy, parsed) for _, parsed in calls])
+    asks = {
+        _key(key): Ask(
+            "tool_call",
+            {
+                "call_id": key,
+                "tool": parsed.name,
+                "arguments": parsed.values,
+                "reason": reason,
+                "role": step.thread.role,
+            },
+            _key(key),
+            thread_id=step.thread.thread_id,
+            subtask_id=step.thread.subtask_id,
+        )
+        for (key, parsed), reason in zip(calls, reasons, strict=True)
+        if reason is not None
+    }
+    if not asks:
+        return Answers([], {})
+    async with database.transaction() as session:
+        if step.interrupted:
+            locked = await lifecycle.lock_task(session, task.id)
+            found = list((await repository.by_step(session, list(asks))).values())
+            await withdraw(session, locked, "interrupted", only=[approval.id for approval in found])
+        else:
+            found = await service.request(session, task.id, list(asks.values()))
+    pending = [approval.id for approval in found if approval.state == "pending"]
+    return Answers(pending, {approval.subject["call_id"]: _answer(approval) for approval in found})
+
+
+def _key(call_key: str) -> str:
+    return f"{call_key}:approval"
+
+
+def _answer(approval: Approval) -> Answer:
+    run = runs(approval)
+    note = f"\nThey say: {approval.note}" if approval.note else ""
+    if run and approval.edited is not None:
+        shown = cut_text(json.dumps(approval.edited, ensure_ascii=False, sort_keys=True), SHOWN_ARGUMENTS)
+        tool = approval.subject["tool"]
+        said = f"[A person changed this call before approving it. What was run instead: {tool} {shown}{note}]"
+    elif run:
+        said = f"[A person approved this call.{note}]" if note else ""
+    elif approval.state == "rejected":
+        said = f"Not run: a person rejected this call.{note}\nDo not try to reach the same by other means."
+    elif approval.state == "expired":
+        said = (
+            "Not run: nobody decided in time whether this call is allowed, and the task's approval policy rejects it then. "
+            "Go on without it if you can; if not, hand over what is done and say what is missing."
+        )
+    else:
+        said = "Not run: the question whether this call is allowed was withdrawn before anybody answered it."
+    return Answer(approval.id, approval.state, run, said, approval.edited if run else None)
+
+
+def _due(approval: Approval) -> list[datetime]:
+    """When time itself will change something about a pending approval."""
+    moments = [approval.expires_at]
+    if approval.escalated_at is None:
+        moments.append(approval.escalate_at)
+    return [moment for moment in moments if moment is not None]
+
+
+def _problems(plan: StoredPlan) -> list[str]:
+    """What is wrong with an edited plan by the Planner's rules."""
+    try:
+        return validate_plan(Plan.model_validate({"subtasks": plan.subtasks, "acceptance": plan.acceptance}))
+    except ValidationError as error:
+        return [f"{'.'.join(map(str, each['loc']))}: {each['msg']}" for each in error.errors()[:10]]
