@@ -1,5 +1,6 @@
 """Plans and tool calls that wait for a person: approved, changed, rejected, expired, withdrawn, whatever is killed meanwhile."""
 
+import asyncio
 from typing import Any
 
 from journeyman.platform.embedded.stack import EmbeddedStack
@@ -290,30 +291,29 @@ async def test_a_message_that_interrupts_comes_before_the_decision(platform: Pla
     assert all(text.startswith("Not run: a message from a person came first.") for text in found)
 
 
+async def kill_workers(full_stack: EmbeddedStack) -> None:
+    await asyncio.gather(*(kill_and_wait(full_stack, name, 90) for name in ("worker-1", "worker-2")))
+
+
 async def test_workers_killed_while_an_approval_is_pending(platform: Platform, full_stack: EmbeddedStack) -> None:
     policy = {"plan": "always", **RULE}
     threads = simple(touch("ask1", "ask2"))
     task_id = await platform.submit(threads, approval_policy=policy, acceptance=["test -e ask1 -a ! -e ask2"])
     inbox = Inbox(platform, task_id)
-    await inbox.pending()
-    for name in ("worker-1", "worker-2"):
-        await kill_and_wait(full_stack, name, 60)
-    await inbox.approve_all(1)
+    (asked,) = await inbox.pending()
+    killed = asyncio.create_task(kill_workers(full_stack))
+    await asyncio.sleep(0)  # the kill is sent before the decision: nobody is there to hear of it
+    await inbox.decide(asked["id"], "approve")
+    await killed
     first, second = await inbox.pending(2)
-    for name in ("worker-1", "worker-2"):
-        await kill_and_wait(full_stack, name, 60)
     await inbox.decide(first["id"], "approve")
-    for name in ("worker-1", "worker-2"):
-        await kill_and_wait(full_stack, name, 60)
+    await kill_workers(full_stack)
     await inbox.decide(second["id"], "reject")
-    outcome = await platform.end(task_id, 120)
+    outcome = await platform.end(task_id)
     assert outcome.task["verified"] is True, outcome.task["failure"]
     assert len(outcome.of("approval.requested")) == 3
-    assert [event["data"]["decision"] for event in outcome.of("approval.decided")] == [
-        "approved",
-        "approved",
-        "rejected",
-    ]
+    decisions = [event["data"]["decision"] for event in outcome.of("approval.decided")]
+    assert decisions == ["approved", "approved", "rejected"]
     results = [event["data"]["call_id"] for event in outcome.of("agent.tool_result")]
     assert len(results) == len(set(results))
 
@@ -321,11 +321,11 @@ async def test_workers_killed_while_an_approval_is_pending(platform: Platform, f
 async def test_the_api_killed_right_after_it_acknowledged_a_decision(
     platform: Platform, full_stack: EmbeddedStack
 ) -> None:
-    threads = simple(touch("ask1"), touch("ask2"), touch("ask3"))
-    checks = ["test -e ask1 -a -e ask2 -a -e ask3"]
+    threads = simple(touch("ask1"), touch("ask2"))
+    checks = ["test -e ask1 -a -e ask2"]
     task_id = await platform.submit(threads, approval_policy=RULE, acceptance=checks)
     inbox = Inbox(platform, task_id)
-    for number in range(3):
+    for number in range(2):
         await platform.wait_until(
             task_id, lambda events, n=number: sum(e["type"] == "approval.requested" for e in events) == n + 1
         )
@@ -334,4 +334,4 @@ async def test_the_api_killed_right_after_it_acknowledged_a_decision(
         await kill_and_wait(full_stack, "api", 60)
     outcome = await platform.end(task_id, 120)
     assert outcome.task["verified"] is True
-    assert len(outcome.of("approval.decided")) == 3
+    assert len(outcome.of("approval.decided")) == 2
