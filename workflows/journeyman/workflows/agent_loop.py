@@ -149,6 +149,8 @@ async def converse(control: Control, thread: ThreadRef, step: int) -> Talk:
             tries += 1
             continue
         outcome = await _run_tools(control, current.model_copy(update={"new_tokens": turn.new_tokens}))
+        if outcome is None:
+            return Talk(step, suspended=True)
         step += 1
         tries = 0
         idle = idle + 1 if outcome.idle else 0
@@ -172,8 +174,8 @@ def _call_model(step: Step) -> workflow.ActivityHandle[Turn]:
     )
 
 
-async def _run_tools(control: Control, step: Step) -> StepOutcome:
-    """Carry out the step's calls, when those that need it are decided.
+async def _run_tools(control: Control, step: Step) -> StepOutcome | None:
+    """Carry out the step's calls, when those that need it are decided; None to go on waiting for that in a new run.
 
     After an interruption, those that are not done are ended, and said to be so.
     """
@@ -182,12 +184,14 @@ async def _run_tools(control: Control, step: Step) -> StepOutcome:
             outcome = await control.run(start_in_sandbox("run_tools", step, StepOutcome))
             if not outcome.waiting:
                 return outcome
-            await until_decided(
+            decided = await until_decided(
                 control,
                 step.thread.task,
                 outcome.waiting,
                 put_away=lambda: in_sandbox("put_away", step.thread, type(None)),
             )
+            if not decided:
+                return None
             await control.gate()
     except Interrupted:
         return await in_sandbox("run_tools", step.model_copy(update={"interrupted": True}), StepOutcome)
@@ -200,8 +204,8 @@ async def until_decided(
     *,
     put_away: Callable[[], Awaitable[None]] | None = None,
     interruptible: bool = True,
-) -> None:
-    """Return once none of the approvals is pending any more: decided, expired, or withdrawn.
+) -> bool:
+    """True once none of the approvals is pending any more: decided, expired, or withdrawn. False: go on in a new run first.
 
     What was decided is in the store; a signal only says that it is time to look. A pause does not matter here: time runs on
     for who is to decide. ``put_away`` is called once, after a while, to give back what need not be held for so long.
@@ -211,7 +215,9 @@ async def until_decided(
         standing = await ask_stores("settle_approvals", Waiting(task=task, approvals=list(approvals)), Standing)
         check_cancelled()
         if not standing.pending:
-            return
+            return True
+        if is_due():
+            return False
         timeout = min(standing.again_s, timing.LOOK_AGAIN.total_seconds())
         if put_away is not None:
             left = (begun + timing.HELD_WHILE_WAITING - workflow.now()).total_seconds()

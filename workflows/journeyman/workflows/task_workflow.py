@@ -216,7 +216,8 @@ class TaskWorkflow:
         wanted = PlanToApprove(task=self._task, revision=progress.revision)
         approval_id = await ask_stores("ask_for_plan", wanted, str)
         # A message from a person does not decide; it is read at the next step.
-        await until_decided(self._control, self._task, [approval_id], interruptible=False)
+        if not await until_decided(self._control, self._task, [approval_id], interruptible=False):
+            return None
         verdict = await ask_stores("plan_verdict", Waiting(task=self._task, approvals=[approval_id]), PlanVerdict)
         progress.last_revision = max(progress.last_revision, verdict.last_revision)
         match verdict.state:
