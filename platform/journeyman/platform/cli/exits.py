@@ -5,7 +5,7 @@
 2  the command is wrong, or asks for what the server refuses (bad input, no such task, wrong key)
 3  the platform could not: the task errored, or the server cannot be reached or broke
 4  the task was cancelled
-5  the task still goes on: --timeout ran out, or it paused under --stop-on-pause
+5  the task still goes on: --timeout ran out, or it paused or waits under --stop-on-pause
 130  interrupted by Ctrl-C; a task goes on without its watcher
 """
 
