@@ -6,6 +6,7 @@ from pathlib import Path
 
 from journeyman.platform import demos
 from support.command_line import CommandLine
+from support.inbox import Inbox
 from support.platform import Platform
 from support.scripts import approve, coder, plan, planner, reviewer, shell, simple, work
 
@@ -122,3 +123,58 @@ async def test_usage_and_budgets(platform: Platform, journeyman: CommandLine) ->
     assert (await journeyman("budget", "--tokens", "many")).code == 2
     own = json.loads((await journeyman("budget", task_id, "--json")).out)
     assert (own["level"], own["max_steps"]["limit"]) == ("task", 90)
+
+
+async def test_a_person_decides_at_the_command_line(
+    journeyman: CommandLine, platform: Platform, tmp_path: Path
+) -> None:
+    threads = [planner(plan()), coder(shell("touch a"), shell("touch b"), work()), reviewer(approve())]
+    policy = tmp_path / "policy.json"
+    policy.write_text(
+        json.dumps({"plan": "always", "rules": [{"tool": "shell", "pattern": "touch *", "require": "always"}]})
+    )
+    submitted = await journeyman(
+        "submit", platform.register(threads), "--accept", "test -e c -a ! -e b", "--approval-policy", f"@{policy}"
+    )
+    assert submitted.code == 0, submitted.err
+    task_id = submitted.out.strip()
+    platform.submitted.append(task_id)
+
+    watched = await journeyman("watch", task_id, "--stop-on-pause")
+    assert watched.code == 5
+    assert "waits for approval: plan, revision 1" in watched.out
+    assert f"journeyman plan {task_id}" in watched.out
+    shown = await journeyman("plan", task_id, "--json")
+    edited = json.loads(shown.out)
+    edited["subtasks"][0]["instructions"] = "Do it with care."
+    (tmp_path / "plan.json").write_text(json.dumps(edited))
+    changed = await journeyman("plan", task_id, "--edit", str(tmp_path / "plan.json"))
+    assert changed.code == 0, changed.err
+    assert "Plan, revision 2, edited by key_" in changed.out
+    assert f"journeyman approve {task_id}" in changed.err
+    approved = await journeyman("approve", task_id)
+    assert approved.out.endswith("is approved: plan, revision 2\n"), approved.err
+
+    (first,) = await Inbox(platform, task_id).pending()
+    listed = await journeyman("approvals", task_id)
+    assert first["id"] in listed.out
+    assert "$ touch a" in listed.out
+    looked = await journeyman("show", task_id)
+    assert "waits for approval: $ touch a" in looked.out
+    assert f"journeyman approve {first['id']}" in looked.out
+    (tmp_path / "call.json").write_text(json.dumps({"command": "touch c"}))
+    assert (await journeyman("approve", first["id"], "--edit", str(tmp_path / "call.json"))).code == 0
+    await platform.wait_until(task_id, lambda events: sum(e["type"] == "approval.requested" for e in events) == 3)
+    (second,) = await Inbox(platform, task_id).pending()
+    rejected = await journeyman("reject", second["id"], "--note", "Not needed.")
+    assert rejected.out == f"{second['id']} is rejected: $ touch b\n"
+    again = await journeyman("approve", second["id"])
+    assert again.code == 2
+    assert "was rejected by key_" in again.err
+
+    assert (await platform.end(task_id)).task["verified"] is True
+    late = await journeyman("approve", task_id)
+    assert late.code == 2
+    assert "No plan of" in late.err
+    everything = json.loads((await journeyman("approvals", task_id, "--all", "--json")).out)
+    assert sorted(each["state"] for each in everything) == ["approved", "approved", "rejected"]
