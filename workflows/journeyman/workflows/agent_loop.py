@@ -1,7 +1,8 @@
 """One conversation from opening to hand-over, as workflow code: model call, tool calls, next step."""
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any, Final, TypeVar
 
@@ -37,7 +38,7 @@ class Control:
         self._spread = spread
         self._call: workflow.ActivityHandle[Any] | None = None
         self._interrupted: workflow.ActivityHandle[Any] | None = None
-        self._listening = False
+        self._interruptible = False
         self._cut_short = False
         self.heard: set[str] = set()
         """Approvals that were decided, as the signals said, and not looked at yet."""
@@ -53,23 +54,27 @@ class Control:
         if self._call is not None:
             self._interrupted = self._call
             self._call.cancel()
-        self._cut_short = self._listening
+        self._cut_short = self._interruptible
 
     def hear(self, approval_id: str) -> None:
         """An approval was decided: whoever waits for it looks at it now."""
         self.heard.add(approval_id)
 
-    async def listen(self, approvals: Sequence[str], timeout_s: float, *, interruptible: bool) -> None:
-        """Return when one of these was decided, or after the time. Raises :class:`Interrupted` if it may be."""
-        wanted = set(approvals)
-        self._listening, self._cut_short = interruptible, False
+    @contextmanager
+    def wait(self, *, interruptible: bool) -> Iterator[None]:
+        """A wait for people, which their messages may interrupt."""
+        self._interruptible, self._cut_short = interruptible, False
         try:
-            await workflow.wait_condition(lambda: self._cut_short or bool(self.heard & wanted), timeout=timeout_s)
-        except TimeoutError:
-            return
+            yield
         finally:
-            self._listening = False
-            self.heard -= wanted
+            self._interruptible = False
+
+    async def listen(self, approvals: Sequence[str], timeout_s: float) -> None:
+        """Return when one of these was decided, or after the time. Raises :class:`Interrupted`."""
+        wanted = set(approvals)
+        with suppress(TimeoutError):
+            await workflow.wait_condition(lambda: self._cut_short or bool(self.heard & wanted), timeout=timeout_s)
+        self.heard -= wanted
         if self._cut_short:
             raise Interrupted
 
@@ -210,23 +215,24 @@ async def until_decided(
     What was decided is in the store; a signal only says that it is time to look. A pause does not matter here: time runs on
     for who is to decide. ``put_away`` is called once, after a while, to give back what need not be held for so long.
     """
-    begun = workflow.now()
-    while True:
-        standing = await ask_stores("settle_approvals", Waiting(task=task, approvals=list(approvals)), Standing)
-        check_cancelled()
-        if not standing.pending:
-            return True
-        if is_due():
-            return False
-        timeout = min(standing.again_s, timing.LOOK_AGAIN.total_seconds())
-        if put_away is not None:
-            left = (begun + timing.HELD_WHILE_WAITING - workflow.now()).total_seconds()
-            if left <= 0:
-                await put_away()
-                put_away = None
-                continue
-            timeout = min(timeout, left)
-        await control.listen(standing.pending, timeout, interruptible=interruptible)
+    put_away_at = workflow.now() + timing.HELD_WHILE_WAITING
+    with control.wait(interruptible=interruptible):
+        while True:
+            standing = await ask_stores("settle_approvals", Waiting(task=task, approvals=list(approvals)), Standing)
+            check_cancelled()
+            if not standing.pending:
+                return True
+            if is_due():
+                return False
+            timeout = min(standing.again_s, timing.LOOK_AGAIN.total_seconds())
+            if put_away is not None:
+                left = (put_away_at - workflow.now()).total_seconds()
+                if left <= 0:
+                    await put_away()
+                    put_away = None
+                    continue
+                timeout = min(timeout, left)
+            await control.listen(standing.pending, timeout)
 
 
 def code_of(error: ActivityError) -> str:
