@@ -4,6 +4,8 @@ import asyncio
 from typing import Any
 
 from journeyman.platform.embedded.stack import EmbeddedStack
+from journeyman.platform.kit.names import SUBTASK_WORKFLOW
+from journeyman.platform.kit.temporal import connect
 from support.inbox import Inbox
 from support.platform import Platform
 from support.scripts import approve, call, coder, plan, planner, reviewer, shell, simple, subtask, work
@@ -289,6 +291,35 @@ async def test_a_message_that_interrupts_comes_before_the_decision(platform: Pla
     assert "interrupted the agent" in refused.json()["detail"]
     found = [data["text"] for data in outcome.results("shell") if data["role"] == "coder"][:2]
     assert all(text.startswith("Not run: a message from a person came first.") for text in found)
+
+
+async def test_a_wait_goes_on_in_a_new_run(platform: Platform, full_stack: EmbeddedStack) -> None:
+    """Runs end between turns and within waits alike: no decision is lost on the way, no call is done twice."""
+    count = 9
+    threads = simple(*({"tool_calls": [*touch(f"ask{n}")["tool_calls"], *append(n)]} for n in range(count)))
+    checks = [f'test "$(cat log)" = "$(seq 0 {count - 1})"']
+    task_id = await platform.submit(threads, approval_policy=RULE, acceptance=checks)
+    inbox = Inbox(platform, task_id)
+    for number in range(count):
+        (asked,) = await inbox.pending()
+        assert asked["subject"]["arguments"]["command"] == f"touch ask{number}"
+        await inbox.decide(asked["id"], "approve" if number % 2 else "reject")
+        await platform.wait_until(
+            task_id, lambda events, n=number: sum(e["type"] == "approval.decided" for e in events) == n + 1
+        )
+    outcome = await platform.end(task_id)
+    assert outcome.task["verified"] is True, outcome.task["failure"]
+    calls = [event["data"]["call_id"] for event in outcome.of("agent.tool_result")]
+    assert len(calls) == len(set(calls))
+    temporal = await connect(full_stack.settings)
+    runs = await temporal.count_workflows(
+        f"WorkflowType = '{SUBTASK_WORKFLOW}' AND WorkflowId STARTS_WITH '{task_id}/'"
+    )
+    assert runs.count >= 2
+
+
+def append(number: int) -> list[dict[str, Any]]:
+    return [{"name": "shell", "arguments": {"command": f"echo {number} >> log"}}]
 
 
 async def kill_workers(full_stack: EmbeddedStack) -> None:
