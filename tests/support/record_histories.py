@@ -22,6 +22,7 @@ from temporalio.client import Client
 from journeyman.platform.embedded.stack import EVERYTHING
 from journeyman.platform.kit.temporal import connect
 from support.histories import FOLDER, replayer, stored, write_code
+from support.inbox import Inbox
 from support.platform import Platform
 from support.scripts import approve, coder, plan, planner, reject, reviewer, shell, subtask, work
 from support.stack import SessionStack
@@ -64,6 +65,25 @@ async def cancelled(platform: Platform) -> str:
     await platform.wait_until_call(task_id, "sleep 60", 300)
     await platform.client.post(f"/v1/tasks/{task_id}/cancel")
     await _ended(platform, task_id, "cancelled")
+    return task_id
+
+
+async def approved(platform: Platform) -> str:
+    """The first plan is rejected, the second approved with an edit; of two calls one is approved, one expires."""
+    touch = {"tool_calls": [{"name": "shell", "arguments": {"command": f"touch {name}"}} for name in ("a", "b")]}
+    threads = [planner(plan()), planner(plan(), revision=2), coder(touch, work()), reviewer(approve())]
+    rules = [{"tool": "shell", "pattern": "touch *", "require": "always"}]
+    policy = {"plan": "always", "rules": rules, "expires_after_s": 20, "escalate_after_s": 1}
+    task_id = await platform.submit(threads, approval_policy=policy)
+    inbox = Inbox(platform, task_id)
+    (asked,) = await inbox.pending(timeout_s=300)
+    await inbox.decide(asked["id"], "reject", note="Smaller.")
+    (asked,) = await inbox.pending(timeout_s=300)
+    edited = {"subtasks": [subtask() | {"instructions": "Do less."}], "acceptance": []}
+    await inbox.decide(asked["id"], "approve", edited=edited)
+    first, _ = await inbox.pending(2, timeout_s=300)
+    await inbox.decide(first["id"], "approve")
+    await _ended(platform, task_id, "succeeded")
     return task_id
 
 
@@ -110,6 +130,7 @@ SCENARIOS: dict[str, Scenario] = {
     "many-runs": many_runs,
     "parallel": parallel,
     "over-budget": over_budget,
+    "approved": approved,
 }
 
 

@@ -29,7 +29,7 @@ Tasks that run now have histories of the older code. What to do:
 
 def test_there_are_histories_of_every_scenario() -> None:
     scenarios = {name.split("/")[0] for name in HISTORIES}
-    assert {"replanned", "paused", "cancelled", "many-runs", "parallel", "over-budget"} <= scenarios
+    assert {"replanned", "paused", "cancelled", "many-runs", "parallel", "over-budget", "approved"} <= scenarios
     runs = [name for name in HISTORIES if name.startswith("many-runs/") and "SubtaskWorkflow" in name]
     assert len(runs) >= 3
 
