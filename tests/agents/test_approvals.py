@@ -37,6 +37,8 @@ EVERY = [
     call("list_files"),
     call("recall", query="x"),
     call("remember", text="x"),
+    call("read_notes"),
+    call("post_note", kind="finding", text="x"),
 ]
 
 

@@ -15,8 +15,8 @@ from journeyman.agents.tools import ParsedCall
 
 Requirement = Literal["never", "on_risk", "always"]
 
-_READS: Final = frozenset({"read_file", "search", "list_files", "read_output", "recall"})
-"""Tools that change nothing."""
+_READS: Final = frozenset({"read_file", "search", "list_files", "read_output", "recall", "read_notes", "post_note"})
+"""Tools that change nothing, or nothing but what the agents of the task tell each other."""
 
 
 class Rule(BaseModel):
