@@ -204,7 +204,7 @@ class TaskWorkflow:
         talk = await converse(self._control, planner, progress.planner_step)
         progress.planner_step = talk.step
         if talk.outcome is not None:
-            progress.phase = Phase.WORK
+            progress.phase = Phase.APPROVE if talk.outcome.unapproved else Phase.WORK
         elif not talk.suspended:
             return self._ended(
                 TaskState.FAILED, "no_plan", "The Planner did not submit a plan that can be carried out."
@@ -237,11 +237,12 @@ class TaskWorkflow:
 
     async def _work(self, progress: TaskProgress) -> Finish | None:
         """Carry out the plan's graph; after the last subtask, go on to verify."""
+        await self._enter(TaskState.RUNNING)
         graph = await ask_stores("load_plan", LoadPlan(task=self._task, revision=progress.revision), PlanGraph)
         if graph.unapproved:
+            # A rewind or a fork to where the plan was handed over begins here, and has it approved anew.
             progress.phase = Phase.APPROVE
             return None
-        await self._enter(TaskState.RUNNING)
         problems = await self._crew.work(graph, progress)
         if problems:
             return await self._replan("\n\n".join(problems))

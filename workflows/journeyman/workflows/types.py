@@ -110,6 +110,8 @@ class StepOutcome(BaseModel):
     reason: str | None = None
     snapshot: str | None = None
     tripped: str | None = None
+    unapproved: bool = False
+    """A plan was handed over, and the task's policy asks for a person's approval of it."""
     waiting: list[str] = []
     """Ids of approvals that are pending: none of the step's calls was carried out yet that come after one of these."""
 

@@ -96,12 +96,17 @@ def plan_key(task_id: str, epoch: int, revision: int) -> str:
     return f"{task_id}:plan:{epoch}:{revision}"
 
 
+def asks_for_plans(task: Task) -> bool:
+    """Whether the task's policy wants every plan approved."""
+    return Policy.of(task.approval_policy).plan == "always"
+
+
 async def unapproved(session: AsyncSession, task: Task, revision: int) -> bool:
     """Whether the plan needs a person's approval before work on it begins.
 
     Not once it has begun: a task that was rewound or forked into the middle of its work had the approval before.
     """
-    if Policy.of(task.approval_policy).plan == "never":
+    if not asks_for_plans(task):
         return False
     begun = sa.select(
         sa.exists().where(Subtask.task_id == task.id, Subtask.revision == revision, Subtask.state != "pending")

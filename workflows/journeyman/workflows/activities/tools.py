@@ -28,7 +28,7 @@ from journeyman.platform.tasks.models import Task
 from journeyman.platform.threads import repository as threads
 from journeyman.platform.threads.commands import background_commands
 from journeyman.platform.threads.models import Thread
-from journeyman.workflows.activities.approvals import Answer, ask_for_calls
+from journeyman.workflows.activities.approvals import Answer, ask_for_calls, asks_for_plans
 from journeyman.workflows.activities.breaker import watch
 from journeyman.workflows.activities.knowledge import Knowledge
 from journeyman.workflows.activities.submissions import judge, record_submission
@@ -334,6 +334,7 @@ class ToolActivities:
             if batch.review is not None:
                 await judge(session, step, batch.review, outcome)
         outcome.snapshot = snapshot
+        outcome.unapproved = outcome.submitted and thread.role == Role.PLANNER and asks_for_plans(batch.task)
         if outcome.submitted and profile(thread.role).forks_workspace:
             await self._workplaces.leave(batch.thread)
         return outcome
