@@ -1,4 +1,4 @@
-"""A worker with other workflow code starts: running tasks go on with it from where they were, and nothing is done twice."""
+"""A worker of other workflow code takes over: running tasks go on with it from where they were, and nothing is done twice."""
 
 import asyncio
 import sys
@@ -24,7 +24,9 @@ LINES = 10
 @asynccontextmanager
 async def other_worker(stack: EmbeddedStack, build_id: str) -> AsyncIterator[None]:
     """One more worker process, of another version of the workflow code."""
-    settings = stack.settings.model_copy(update={"worker_build_id": build_id, "worker_roles": "orchestration"})
+    settings = stack.settings.model_copy(
+        update={"worker_build_id": build_id, "worker_roles": "orchestration", "worker_versioning": "pinned"}
+    )
     process = await asyncio.create_subprocess_exec(
         sys.executable, "-m", "journeyman.platform.cli.main", "worker", env=environment_of(settings)
     )
@@ -46,6 +48,13 @@ async def temporal(full_stack: EmbeddedStack) -> AsyncIterator[Client]:
     assert await deployments.current_version(client) == fingerprint()
 
 
+async def until_there(temporal: Client, build_id: str) -> None:
+    """Wait for the worker, which takes its time to start."""
+    async with asyncio.timeout(120):
+        while not any(each.build_id == build_id and each.workers for each in await deployments.versions(temporal)):
+            await asyncio.sleep(0.2)
+
+
 def check(outcome: Outcome) -> None:
     assert outcome.task["state"] == "succeeded", outcome.task["failure"]
     assert outcome.task["verified"] is True
@@ -62,19 +71,22 @@ async def test_running_tasks_move_to_a_worker_of_other_code(
 ) -> None:
     threads = [
         planner(plan()),
-        coder(*(shell(f"sleep 0.3; echo {n} >> log") for n in range(LINES)), work(), shell("echo more >> log"), work()),
+        coder(*(shell(f"sleep 1; echo {n} >> log") for n in range(LINES)), work(), shell("echo more >> log"), work()),
         reviewer(reject("more is missing")),
         reviewer(approve(), round_=2),
     ]
-    running = await platform.submit(threads, acceptance=[f"test $(wc -l < log) = {LINES + 1}"])
-    paused = await platform.submit(threads, acceptance=[f"test $(wc -l < log) = {LINES + 1}"])
-    for task_id in (running, paused):
-        await platform.wait_until_event(task_id, "agent.tool_result")
-        await platform.client.post(f"/v1/tasks/{task_id}/pause")
-        await platform.wait_for(task_id, lambda task: task["paused_reason"] == "user")
-    await platform.client.post(f"/v1/tasks/{running}/resume")
     assert await deployments.current_version(temporal) == fingerprint()
     async with other_worker(full_stack, "next"):
+        await until_there(temporal, "next")
+        running = await platform.submit(threads, acceptance=[f"test $(wc -l < log) = {LINES + 1}"])
+        paused = await platform.submit(threads, acceptance=[f"test $(wc -l < log) = {LINES + 1}"])
+        for task_id in (running, paused):
+            await platform.wait_until_event(task_id, "agent.tool_result", 120)
+            await platform.client.post(f"/v1/tasks/{task_id}/pause")
+            await platform.wait_for(task_id, lambda task: task["paused_reason"] == "user")
+        await platform.client.post(f"/v1/tasks/{running}/resume")
+        await deployments.make_current(temporal, "next")
+        assert await deployments.move(temporal) == 2
         async with asyncio.timeout(60):
             while await deployments.count_tasks(temporal, "next") < 2:
                 await asyncio.sleep(0.2)
