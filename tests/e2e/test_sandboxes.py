@@ -134,7 +134,7 @@ async def machine(stack: EmbeddedStack, directory: Path) -> AsyncIterator[asynci
             "worker",
             "--roles",
             "sandboxes",
-            env={**environment_of(stack.settings), "JOURNEYMAN_SANDBOX_DIR": str(root)},
+            env={**environment_of(stack.settings), "JOURNEYMAN_DATA_DIR": str(directory)},
             stdout=log,
             stderr=log,
         )
