@@ -10,7 +10,7 @@ from typing import Any, Final, Literal
 from pydantic import BaseModel, ConfigDict
 
 from journeyman.agents.risks import risk_of, risk_of_path, risk_of_sequence
-from journeyman.agents.shell_words import take_apart
+from journeyman.agents.shell_words import Command, take_apart
 from journeyman.agents.tools import ParsedCall
 
 Requirement = Literal["never", "on_risk", "always"]
@@ -70,9 +70,10 @@ def _command_needs(policy: Policy, script: str) -> str | None:
         # A rule may name what was left out.
         return "It is too long or too deeply nested to look through."
     by_risk = False
-    for texts, command in [((command.text, " ".join(command.words)), command) for command in parts.commands] or [
-        (("",), None)
-    ]:
+    looked_at: list[tuple[tuple[str, ...], Command | None]] = [
+        ((command.text, " ".join(command.words)), command) for command in parts.commands
+    ]
+    for texts, command in looked_at or [(("",), None)]:
         requirement, why = _requirement(policy, "shell", texts)
         if requirement == "always":
             return why

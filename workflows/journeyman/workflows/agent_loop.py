@@ -11,7 +11,7 @@ from temporalio.common import RetryPolicy
 from temporalio.exceptions import ActivityError, ApplicationError, CancelledError
 
 with workflow.unsafe.imports_passed_through():
-    from journeyman.platform.kit.names import Queue
+    from journeyman.platform.kit.names import MEMO_TOGETHER, Queue
 
 from journeyman.workflows import timing
 from journeyman.workflows.continuation import is_due
@@ -171,7 +171,7 @@ def _call_model(step: Step) -> workflow.ActivityHandle[Turn]:
         "call_model",
         step,
         result_type=Turn,
-        task_queue=Queue.MODELS,
+        task_queue=queue_for(Queue.MODELS),
         start_to_close_timeout=timing.LONG,
         heartbeat_timeout=timing.HEARTBEAT_TIMEOUT,
         retry_policy=timing.MODELS,
@@ -240,6 +240,11 @@ def code_of(error: ActivityError) -> str:
     return (error.cause.type or "") if isinstance(error.cause, ApplicationError) else ""
 
 
+def queue_for(role: Queue) -> Queue:
+    """Where activities of this role go: to its own queue, or to the workflow's where all workers have all roles."""
+    return Queue.ORCHESTRATION if workflow.memo_value(MEMO_TOGETHER, default=False) else role
+
+
 def facts_of(error: ActivityError) -> dict[str, Any]:
     """What the activity's error tells programs."""
     facts = error.cause.details[0] if isinstance(error.cause, ApplicationError) and error.cause.details else {}
@@ -257,7 +262,7 @@ async def ask_stores(activity: str, argument: object, result: type[R], *, retry:
         activity,
         argument,
         result_type=result,
-        task_queue=Queue.ORCHESTRATION,
+        task_queue=queue_for(Queue.ORCHESTRATION),
         start_to_close_timeout=timing.SHORT,
         heartbeat_timeout=timing.HEARTBEAT_TIMEOUT,
         retry_policy=retry,
@@ -275,7 +280,7 @@ def start_in_sandbox(activity: str, argument: object, result: type[R]) -> workfl
         activity,
         argument,
         result_type=result,
-        task_queue=Queue.SANDBOXES,
+        task_queue=queue_for(Queue.SANDBOXES),
         start_to_close_timeout=timing.LONG,
         heartbeat_timeout=timing.HEARTBEAT_TIMEOUT,
         retry_policy=timing.STORES,

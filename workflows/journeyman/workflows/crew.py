@@ -90,6 +90,7 @@ class Crew:
             id=child_id,
             task_queue=Queue.ORCHESTRATION,
             task_timeout=WORKFLOW_TASK_TIMEOUT,
+            memo=workflow.memo(),
             # One that runs was started by a run of this task that was reset: it is of no use any more.
             id_reuse_policy=WorkflowIDReusePolicy.TERMINATE_IF_RUNNING,
             cancellation_type=workflow.ChildWorkflowCancellationType.WAIT_CANCELLATION_COMPLETED,

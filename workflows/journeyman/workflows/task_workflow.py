@@ -116,12 +116,16 @@ class TaskWorkflow:
         if self._main is not None and not self._main.cancelling():
             self._main.cancel()
 
+    def _diverted(self) -> bool:
+        """Whether a person wants something else than the task's course."""
+        return self._cancelled or bool(self._rewinds)
+
     async def _spread(self, reason: str) -> None:
         """The Planner is alone while it talks: nobody else has to hear of its pause."""
 
     async def _outcome(self) -> Finish | None:
         """How the task ended; None when it is to go on in a new run: the history is full, or the task goes back."""
-        if not self._cancelled and not self._rewinds:
+        if not self._diverted():
             self._main = asyncio.create_task(self._carry())
             try:
                 finish = await self._main
@@ -129,7 +133,7 @@ class TaskWorkflow:
                 finish = None
             except FailureError as error:
                 finish = self._ended(TaskState.ERRORED, *describe(error))
-            if not self._cancelled and not self._rewinds:
+            if not self._diverted():
                 return finish
         return self._ended(TaskState.CANCELLED) if self._cancelled else None
 

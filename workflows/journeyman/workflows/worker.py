@@ -155,15 +155,30 @@ def workflow_runner() -> SandboxedWorkflowRunner:
 
 
 def build_workers(
-    client: Client, resources: Resources, roles: Sequence[Queue], version: WorkerVersion | None = None
+    client: Client,
+    resources: Resources,
+    roles: Sequence[Queue],
+    version: WorkerVersion | None = None,
+    *,
+    together: bool = False,
 ) -> list[Worker]:
-    """One Temporal worker for each role that has work of its own here."""
+    """One Temporal worker for each role that has work of its own here.
+
+    ``together``: the one for orchestration carries out all activities; see ``Settings.workers_together``.
+    """
     by_queue = activities_by_queue(resources)
-    return [_worker(client, queue, by_queue[queue], version) for queue in roles if queue in by_queue]
+    if together:
+        by_queue[Queue.ORCHESTRATION] = [each for activities in by_queue.values() for each in activities]
+    return [_worker(client, queue, by_queue[queue], version, together=together) for queue in roles if queue in by_queue]
 
 
 def _worker(
-    client: Client, queue: Queue, activities: list[Callable[..., Any]], version: WorkerVersion | None
+    client: Client,
+    queue: Queue,
+    activities: list[Callable[..., Any]],
+    version: WorkerVersion | None,
+    *,
+    together: bool,
 ) -> Worker:
     orchestrates = queue == Queue.ORCHESTRATION
     return Worker(
@@ -173,7 +188,7 @@ def _worker(
         workflows=WORKFLOWS if orchestrates else [],
         workflow_runner=workflow_runner(),
         max_cached_workflows=CACHED_WORKFLOWS if orchestrates else 0,
-        max_concurrent_activities=SLOTS[queue],
+        max_concurrent_activities=sum(SLOTS.values()) if together else SLOTS[queue],
         graceful_shutdown_timeout=DRAIN,
         max_heartbeat_throttle_interval=timing.HEARTBEAT_THROTTLE,
         default_heartbeat_throttle_interval=timing.HEARTBEAT_THROTTLE,
@@ -199,7 +214,7 @@ async def run(settings: Settings, stop: asyncio.Event) -> None:
             await node.beat()
             beating = asyncio.create_task(node.keep())
             stack.callback(beating.cancel)
-        workers = build_workers(client, resources, roles, version)
+        workers = build_workers(client, resources, roles, version, together=settings.workers_together)
         logger.info("worker polls %s", ", ".join(worker.task_queue for worker in workers))
         running = [asyncio.create_task(worker.run()) for worker in workers]
         stack.push_async_callback(_drain, workers, running)

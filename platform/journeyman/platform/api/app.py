@@ -142,7 +142,7 @@ async def build_resources(settings: Settings, stack: AsyncExitStack) -> Resource
     snapshots = SnapshotStore(object_store)
     temporal = await connect(settings, object_store, lazy=True, plugins=temporal_plugins(settings))
     feed = EventFeed(database)
-    dispatcher = OutboxDispatcher(database, temporal)
+    dispatcher = OutboxDispatcher(database, temporal, together=settings.workers_together)
     notifications = Notifications(engine)
     notifications.on(EVENTS_CHANNEL, feed.notified)
     notifications.on(OUTBOX_CHANNEL, dispatcher.notified)

@@ -32,6 +32,10 @@ class Queue(StrEnum):
     DELIVERIES = "deliveries"
 
 
+MEMO_TOGETHER: Final = "together"
+"""Memo of a workflow whose activities all go to its own queue, see ``Settings.workers_together``."""
+
+
 def task_workflow_id(task_id: str) -> str:
     return task_id
 

@@ -86,6 +86,9 @@ class Settings(BaseSettings):
     """
     worker_build_id: str | None = None
     """The version of this worker's workflow code; otherwise a fingerprint of that code."""
+    workers_together: bool = False
+    """Every worker has all roles: activities go to the queue of the workflow that asks for them, where Temporal hands them to
+    the same process with its own answer (eager execution), which saves the detour over another queue."""
     worker_metrics_port: int = 0
     """Where a worker serves ``/metrics``; 0 for nowhere."""
     metrics_host: str = "127.0.0.1"
@@ -107,6 +110,16 @@ class Settings(BaseSettings):
     def uses_replay_engine(self) -> bool:
         """Whether scripted answers stand in for a model: said on every screen."""
         return self.model_base_url is None
+
+    @model_validator(mode="after")
+    def _together_means_all_roles(self) -> Self:
+        missing = {"orchestration", "models", "sandboxes"} - {role.strip() for role in self.worker_roles.split(",")}
+        if self.workers_together and missing:
+            msg = (
+                f"JOURNEYMAN_WORKERS_TOGETHER needs workers with all roles; these have no {', '.join(sorted(missing))}"
+            )
+            raise ValueError(msg)
+        return self
 
     @model_validator(mode="after")
     def _no_default_secret_in_production(self) -> Self:

@@ -15,6 +15,7 @@ from journeyman.platform.kit import metrics
 from journeyman.platform.kit.database import Database
 from journeyman.platform.kit.logging import get_logger
 from journeyman.platform.kit.names import (
+    MEMO_TOGETHER,
     SIGNAL_CANCEL,
     TASK_WORKFLOW,
     WORKFLOW_TASK_TIMEOUT,
@@ -45,8 +46,9 @@ class NotDelivered(Exception):
 class OutboxDispatcher:
     """``run`` it as a task for as long as the process lives; any number of processes may do so at once."""
 
-    def __init__(self, database: Database, temporal: Client) -> None:
+    def __init__(self, database: Database, temporal: Client, *, together: bool = False) -> None:
         self._database = database
+        self._memo = {MEMO_TOGETHER: True} if together else {}
         self._temporal = temporal
         self._wake = asyncio.Event()
         self._failing = False
@@ -131,6 +133,7 @@ class OutboxDispatcher:
                 task_timeout=WORKFLOW_TASK_TIMEOUT,
                 # What the workflow starts inherits it: a project with many tasks waits in line with itself.
                 priority=Priority(fairness_key=start.project_id),
+                memo=self._memo,
                 rpc_timeout=RPC_TIMEOUT,
             )
 
