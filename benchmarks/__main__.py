@@ -11,6 +11,7 @@ MODULES = (
     "startup",
     "sandbox",
     "snapshot",
+    "branching",
     "gateway",
     "ledger",
     "events",
