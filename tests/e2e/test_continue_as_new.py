@@ -131,3 +131,15 @@ async def test_workers_are_killed_all_the_while(
         await kill_and_wait(full_stack, name, 60)
     check(await platform.end(task_id, 300))
     assert await runs(temporal, task_id, SUBTASK_WORKFLOW) >= 6
+
+
+async def test_a_subtask_in_its_second_run_is_cancelled(platform: Platform, temporal: Client) -> None:
+    task_id = await platform.submit(
+        [planner(plan()), coder(*(shell(f"echo {n}") for n in range(30)), shell("sleep 300"))]
+    )
+    await platform.wait_until(
+        task_id, lambda events: any("sleep 300" in str(event["data"]) for event in events), timeout_s=150
+    )
+    assert await runs(temporal, task_id, SUBTASK_WORKFLOW) > 1
+    await platform.client.post(f"/v1/tasks/{task_id}/cancel")
+    assert (await platform.end(task_id)).task["state"] == "cancelled"

@@ -10,6 +10,7 @@ from temporalio.exceptions import FailureError
 with workflow.unsafe.imports_passed_through():
     from journeyman.agents.plans import ready_subtasks
     from journeyman.platform.kit.names import (
+        SIGNAL_CANCEL,
         SIGNAL_DECIDED,
         SIGNAL_PAUSE,
         WORKFLOW_TASK_TIMEOUT,
@@ -33,6 +34,7 @@ class Crew:
     control: Control
     _started: set[str] = field(default_factory=set)
     _running: dict[str, asyncio.Task[SubtaskResult]] = field(default_factory=dict)
+    _stopping: bool = False
 
     async def tell(self, signal: str, *arguments: str) -> None:
         """Signal all subtasks that run. One that has just ended hears nothing, and needs to hear nothing."""
@@ -93,7 +95,6 @@ class Crew:
             memo=workflow.memo(),
             # One that runs was started by a run of this task that was reset: it is of no use any more.
             id_reuse_policy=WorkflowIDReusePolicy.TERMINATE_IF_RUNNING,
-            cancellation_type=workflow.ChildWorkflowCancellationType.WAIT_CANCELLATION_COMPLETED,
         )
         self._started.add(child_id)
         try:
@@ -102,16 +103,23 @@ class Crew:
                 await _tell(child_id, SIGNAL_PAUSE, self.control.paused_for)
             for approval_id in sorted(self.control.heard - known):
                 await _tell(child_id, SIGNAL_DECIDED, approval_id)
+            if self._stopping:
+                await _tell(child_id, SIGNAL_CANCEL)
             return await child
         finally:
             self._started.discard(child_id)
 
     async def _stop(self) -> None:
-        for running in self._running.values():
-            running.cancel()
+        """Have what still runs end, and wait for that.
+
+        By a signal to the workflow's id: cancelling a child is aimed at the run that was started, and has no effect on one
+        that has gone on in a new run since (seen on server 1.32).
+        """
         if self._running:
+            self._stopping = True
+            await self.tell(SIGNAL_CANCEL)
             await workflow.wait(list(self._running.values()))
-        self._running.clear()
+            self._running.clear()
 
 
 async def _tell(child_id: str, signal: str, *arguments: str) -> None:

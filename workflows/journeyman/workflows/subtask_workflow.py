@@ -1,10 +1,14 @@
 """One subtask: Coder and Reviewer take turns until the work is approved and merged, or the rounds are used up."""
 
+import asyncio
+
 from temporalio import workflow
+from temporalio.exceptions import FailureError
 
 with workflow.unsafe.imports_passed_through():
     from journeyman.agents.review import Next, ReviewPolicy
     from journeyman.platform.kit.names import (
+        SIGNAL_CANCEL,
         SIGNAL_DECIDED,
         SIGNAL_INTERRUPT,
         SIGNAL_PAUSE,
@@ -14,7 +18,7 @@ with workflow.unsafe.imports_passed_through():
     )
     from journeyman.platform.tasks.contract import SubtaskProgress
 
-from journeyman.workflows.agent_loop import Control, check_cancelled, converse, in_sandbox, store
+from journeyman.workflows.agent_loop import Control, converse, in_sandbox, store
 from journeyman.workflows.continuation import go_on
 from journeyman.workflows.types import (
     Findings,
@@ -44,6 +48,14 @@ class SubtaskWorkflow:
         self._subtask = subtask
         self._progress = subtask.progress.model_copy()
         self._control = Control(subtask.progress.paused_for, self._spread)
+        self._cancelled = False
+        self._main: asyncio.Task[SubtaskResult | None] | None = None
+
+    @workflow.signal(name=SIGNAL_CANCEL)
+    def cancel(self) -> None:
+        self._cancelled = True
+        if self._main is not None and not self._main.cancelling():
+            self._main.cancel()
 
     @workflow.signal(name=SIGNAL_PAUSE)
     def pause(self, reason: str) -> None:
@@ -67,18 +79,36 @@ class SubtaskWorkflow:
 
     @workflow.run
     async def run(self, subtask: RunSubtask) -> SubtaskResult:
+        self._main = asyncio.create_task(self._course())
+        if self._cancelled:
+            self._main.cancel()
+        try:
+            result = await self._main
+        except (asyncio.CancelledError, FailureError):
+            if not self._cancelled:
+                raise
+            result = self._result("It was cancelled.")
+        if result is None:
+            await workflow.wait_condition(workflow.all_handlers_finished)
+            if self._cancelled:
+                return self._result("It was cancelled.")
+            self._progress.paused_for = self._control.paused_for
+            go_on(subtask.model_copy(update={"progress": self._progress}))
+        return result
+
+    async def _course(self) -> SubtaskResult | None:
+        """How the subtask ended; None when the run's history is full."""
         try:
             await self._work()
         except _Suspended:
-            self._progress.paused_for = self._control.paused_for
-            await workflow.wait_condition(workflow.all_handlers_finished)
-            # A cancellation that an activity's completion swallowed must not be lost with this run.
-            check_cancelled()
-            go_on(subtask.model_copy(update={"progress": self._progress}))
+            return None
         except _GivenUp as outcome:
             await self._end(str(outcome))
-            return SubtaskResult(subtask_id=subtask.subtask_id, completed=False, problem=str(outcome))
-        return SubtaskResult(subtask_id=subtask.subtask_id, completed=True)
+            return self._result(str(outcome))
+        return self._result(None)
+
+    def _result(self, problem: str | None) -> SubtaskResult:
+        return SubtaskResult(subtask_id=self._subtask.subtask_id, completed=problem is None, problem=problem)
 
     async def _spread(self, reason: str) -> None:
         """The task's workflow tells the other subtasks, and this one again, which changes nothing."""
