@@ -10,6 +10,7 @@ keep but drops every third fact, ``model`` is the one at JOURNEYMAN_MODEL_BASE_U
 """
 
 import asyncio
+import json
 import os
 import random
 import tempfile
@@ -139,7 +140,7 @@ class Conversation:
     async def visible(self) -> list[Message]:
         async with self.database.transaction() as session:
             thread = await threads.get_thread(session, self.thread_id)
-            return [message for _, message in await threads.visible_messages(session, thread)]
+            return [json.loads(body) for _, body in await threads.visible_bodies(session, thread)]
 
     async def compact(self, summarize: Summarize, number: int) -> None:
         messages = await self.visible()

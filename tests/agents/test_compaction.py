@@ -11,7 +11,6 @@ from journeyman.agents.compaction import (
     SHORTENED_ROOM,
     NextStep,
     SegmentState,
-    estimate_tokens,
     next_segment,
     next_step,
     summary_request,
@@ -135,7 +134,6 @@ def test_compacting_over_and_over_is_stopped():
 def test_the_request_is_one_more_message():
     assert summary_request()["role"] == "user"
     assert "Open promises" in summary_request()["content"]
-    assert estimate_tokens([summary_request()]) > estimate_tokens([]) > 0
 
 
 def test_older_messages_from_people_are_shortened_before_any_is_left_out():

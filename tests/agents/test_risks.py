@@ -2,7 +2,7 @@
 
 import pytest
 
-from journeyman.agents.risks import risk_of_command, risk_of_path, risk_of_sequence
+from journeyman.agents.risks import risk_of, risk_of_path, risk_of_sequence
 from journeyman.agents.shell_words import MAX_COMMANDS, take_apart
 
 RISKY = [
@@ -284,16 +284,22 @@ ORDINARY = [
 ]
 
 
+def risk_of_script(script: str) -> str | None:
+    """The first risk of the script's commands, else what only several of them tell."""
+    parts = take_apart(script)
+    return next(filter(None, map(risk_of, parts.commands)), None) or risk_of_sequence(script, parts)
+
+
 @pytest.mark.parametrize(("command", "reason"), RISKY, ids=[command[:60] for command, _ in RISKY])
 def test_a_person_is_asked(command: str, reason: str) -> None:
-    found = risk_of_command(command)
+    found = risk_of_script(command)
     assert found is not None
     assert found.startswith(reason)
 
 
 @pytest.mark.parametrize("command", ORDINARY, ids=[command[:60] for command in ORDINARY])
 def test_nobody_is_asked(command: str) -> None:
-    assert risk_of_command(command) is None
+    assert risk_of_script(command) is None
 
 
 @pytest.mark.parametrize(
@@ -357,8 +363,8 @@ def test_whatever_is_written_is_read_within_bounds(script: str) -> None:
 
 
 def test_what_hides_behind_too_much_is_shown() -> None:
-    assert risk_of_command("true;" * 3000 + "rm -rf /") == "is too long or too deeply nested to look through"
-    assert risk_of_command("eval " * 20 + "ls") == "is too long or too deeply nested to look through"
+    assert risk_of_script("true;" * 3000 + "rm -rf /") == "is too long or too deeply nested to look through"
+    assert risk_of_script("eval " * 20 + "ls") == "is too long or too deeply nested to look through"
 
 
 def test_a_script_falls_apart_into_its_commands() -> None:

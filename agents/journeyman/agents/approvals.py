@@ -10,7 +10,8 @@ from typing import Any, Final, Literal
 from pydantic import BaseModel, ConfigDict
 
 from journeyman.agents.risks import risk_of, risk_of_path, risk_of_sequence
-from journeyman.agents.shell_words import Command, take_apart
+from journeyman.agents.shell_commands import Command
+from journeyman.agents.shell_words import take_apart
 from journeyman.agents.tools import ParsedCall
 
 Requirement = Literal["never", "on_risk", "always"]

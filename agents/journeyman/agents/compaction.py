@@ -15,7 +15,7 @@ from typing import Any, Final
 
 from pydantic import BaseModel, ConfigDict
 
-from journeyman.agents.canonical import canonical_json, is_json_object
+from journeyman.agents.canonical import is_json_object
 from journeyman.agents.context import Message, user_message, user_note
 from journeyman.agents.output import cut_text
 
@@ -36,7 +36,7 @@ MIN_TURNS: Final = 4
 
 _PROMISE: Final = re.compile(
     r"\b(?:I(?:'|\u2019)ll|I (?:will|must|promise|should still|still have to|still need to|have to|need to)"
-    r"|TODO|remember to|don(?:'|\u2019)t forget|before (?:I )?(?:submit|hand))\b",
+    r"|to-?do|remember to|don(?:'|\u2019)t forget|before (?:I )?(?:submit|hand))\b",
     re.IGNORECASE,
 )
 _SENTENCE: Final = re.compile(r"(?<=[.!?])\s+|\n+")
@@ -76,11 +76,6 @@ class SegmentState(BaseModel):
     def answered(self) -> "SegmentState":
         """After a turn of the model."""
         return self.model_copy(update={"turns": self.turns + 1})
-
-
-def estimate_tokens(messages: Sequence[Message]) -> int:
-    """Rough size of messages in tokens, for what no engine has counted yet."""
-    return int(len(canonical_json(list(messages))) / BYTES_PER_TOKEN) + 1
 
 
 def next_step(state: SegmentState, prompt_tokens: int, *, context_tokens: int, max_output_tokens: int) -> NextStep:

@@ -120,33 +120,6 @@ def ready_subtasks(plan: Graph[N], done: Collection[str], failed: Collection[str
     ]
 
 
-def blocked_subtasks(plan: Graph[N], failed: Collection[str]) -> list[N]:
-    """The subtasks that can never start, because something they depend on, near or far, has failed. In plan order."""
-    lost = set(failed)
-    blocked: list[N] = []
-    for subtask in topological_order(plan):
-        if subtask.id not in failed and any(name in lost for name in subtask.depends_on):
-            lost.add(subtask.id)
-            blocked.append(subtask)
-    positions = {subtask.id: index for index, subtask in enumerate(plan.subtasks)}
-    return sorted(blocked, key=lambda subtask: positions[subtask.id])
-
-
-def topological_order(plan: Graph[N]) -> list[N]:
-    """Every subtask after those it depends on; among equals, plan order. ``ValueError`` for a plan with a circle."""
-    order: list[N] = []
-    done: set[str] = set()
-    waiting = list(plan.subtasks)
-    while waiting:
-        chosen = next((node for node in waiting if all(name in done for name in node.depends_on)), None)
-        if chosen is None:
-            raise ValueError(f"these subtasks depend on each other in a circle: {[node.id for node in waiting]}")
-        waiting.remove(chosen)
-        done.add(chosen.id)
-        order.append(chosen)
-    return order
-
-
 def _cycle(plan: Plan) -> list[str]:
     """One circle of dependencies as ids, the first repeated at the end; empty when there is none."""
     depends_on = {subtask.id: subtask.depends_on for subtask in plan.subtasks}

@@ -11,7 +11,8 @@ import re
 from collections.abc import Callable, Iterable
 from typing import Final
 
-from journeyman.agents.shell_words import SHELLS, Command, Script, take_apart
+from journeyman.agents.shell_commands import SHELLS, Command
+from journeyman.agents.shell_words import Script, take_apart
 
 WORKSPACE: Final = "/workspace"
 _OWN: Final = (WORKSPACE, "/artifacts", "/tmp", "/var/tmp")  # noqa: S108  the sandbox's own
@@ -83,15 +84,6 @@ _ALWAYS: Final = {
 }  # fmt: skip
 
 _GIT_VALUE_OPTIONS: Final = frozenset({"-C", "-c", "--git-dir", "--work-tree", "--namespace", "--exec-path"})
-
-
-def risk_of_command(script: str) -> str | None:
-    """Why a person should see this shell command first, in a few words; None for nothing noticed."""
-    parts = take_apart(script)
-    for command in parts.commands:
-        if reason := risk_of(command):
-            return reason
-    return risk_of_sequence(script, parts)
 
 
 def risk_of_sequence(script: str, parts: Script) -> str | None:

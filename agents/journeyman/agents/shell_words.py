@@ -9,12 +9,11 @@ import re
 from dataclasses import dataclass, field, replace
 from typing import Final
 
-MAX_DEPTH: Final = 12
+from journeyman.agents.shell_commands import ASSIGNMENT, MAX_DEPTH, SHELLS, Command, script_of, until, unwrapped
+
 MAX_COMMANDS: Final = 2000
 MAX_READ: Final = 500_000
 MAX_VALUE: Final = 200
-
-SHELLS: Final = frozenset({"sh", "bash", "dash", "zsh", "ksh", "ash", "rbash"})
 
 _EXECUTES: Final = frozenset({"-exec", "-execdir", "-ok", "-okdir", "-x", "-X"})
 _SPACE: Final = " \t\r"
@@ -24,7 +23,6 @@ _PLAIN_QUOTED: Final = re.compile(r"(?:[^\\\"$`]+|.)", re.DOTALL)
 _BRACES: Final = re.compile(r"\{([^{}\s]*,[^{}\s]*)\}")
 _DIGITS: Final = re.compile(r"\d+(?=[<>])")
 _CODE: Final = re.compile(r"\\(?:x([0-9a-fA-F]{1,2})|u([0-9a-fA-F]{1,4})|([0-7]{1,3}))")
-_ASSIGNMENT: Final = re.compile(r"([A-Za-z_][A-Za-z0-9_]*)\+?=(.*)", re.DOTALL)
 _LEADING: Final = frozenset({"if", "then", "else", "elif", "while", "until", "do", "{", "!", "time", "coproc"})
 _CLOSING: Final = frozenset({"fi", "done", "esac", "}"})
 _ESCAPES: Final = {
@@ -38,39 +36,6 @@ _ESCAPES: Final = {
     "f": "\f",
     "v": "\v",
 }
-
-
-@dataclass(frozen=True, slots=True)
-class Command:
-    """One simple command. Quotes are gone, variables whose value the script itself gives are filled in.
-
-    ``writes`` and ``reads``: targets of redirections. ``stdin``: the text of a here-document or here-string.
-    ``variables``: names whose value the script does not tell. ``substitutions``: the scripts in ``$(…)``, backticks and
-    ``<(…)`` among its words. ``piped``: the commands before it in its pipeline, the first one first. ``cwd``: the folder it
-    runs in, as far as ``cd`` tells, relative to where the script begins or absolute.
-    """
-
-    words: tuple[str, ...]
-    writes: tuple[str, ...] = ()
-    reads: tuple[str, ...] = ()
-    stdin: str | None = None
-    variables: frozenset[str] = frozenset()
-    substitutions: tuple[str, ...] = ()
-    piped: tuple["Command", ...] = ()
-    cwd: str = "."
-    elevated: bool = False
-    """Run through ``sudo`` or the like."""
-
-    @property
-    def name(self) -> str:
-        """The program without its folder; empty for a command that is nothing but redirections."""
-        return self.words[0].rpartition("/")[2] if self.words else ""
-
-    @property
-    def text(self) -> str:
-        """The command on one line, for patterns."""
-        redirections = [f"< {path}" for path in self.reads] + [f"> {path}" for path in self.writes]
-        return " ".join([*([self.name, *self.words[1:]] if self.words else []), *redirections])
 
 
 @dataclass(frozen=True, slots=True)
@@ -425,7 +390,7 @@ class _Reader:
             words = words[2:]
             while words and words[0].text == "{":
                 words = words[1:]
-        while words and (assigned := _ASSIGNMENT.fullmatch(words[0].text)):
+        while words and (assigned := ASSIGNMENT.fullmatch(words[0].text)):
             if len(words) == 1 and not words[0].variables and not words[0].substitutions:
                 self._assign(assigned[1], assigned[2])
             elif len(words) == 1:
@@ -433,7 +398,7 @@ class _Reader:
             words = words[1:]
         if words and words[0].text in {"export", "declare", "local", "readonly", "typeset"}:
             for word in words[1:]:
-                if (assigned := _ASSIGNMENT.fullmatch(word.text)) and not word.variables and not word.substitutions:
+                if (assigned := ASSIGNMENT.fullmatch(word.text)) and not word.variables and not word.substitutions:
                     self._assign(assigned[1], assigned[2])
         if words or writes:
             command = Command(
@@ -462,14 +427,14 @@ class _Reader:
     def _add(self, command: Command) -> None:
         if not self._work.take(sum(map(len, command.words))):
             return
-        unwrapped = _unwrapped(command)
-        self._found.append(unwrapped)
+        inner = unwrapped(command)
+        self._found.append(inner)
         if self._heredocs:
             self._heredoc_owner.append(len(self._found) - 1)
-        if unwrapped.name in {"cd", "pushd"}:
-            self._change_folder(unwrapped)
-        self._scripts_within(unwrapped)
-        self._run_stdin(unwrapped)
+        if inner.name in {"cd", "pushd"}:
+            self._change_folder(inner)
+        self._scripts_within(inner)
+        self._run_stdin(inner)
 
     def _change_folder(self, command: Command) -> None:
         targets = [word for word in command.words[1:] if not word.startswith("-") or word == "-"]
@@ -480,7 +445,7 @@ class _Reader:
         """Scripts that the command is given as an argument."""
         words = command.words
         if command.name in SHELLS:
-            script = _script_of(words)
+            script = script_of(words)
             if script is not None:
                 self._nested(script)
         elif command.name == "eval":
@@ -493,7 +458,7 @@ class _Reader:
                     self._work.whole = False
                 if not self._work.whole:
                     return
-                inner = _until(words[index + 1 :], {";", "+"})
+                inner = until(words[index + 1 :], {";", "+"})
                 if inner:
                     self._depth += 1
                     self._add(replace(command, words=inner, stdin=None, piped=()))
@@ -503,7 +468,7 @@ class _Reader:
 
     def _run_stdin(self, command: Command) -> None:
         """What a shell reads from its standard input is a script too."""
-        if command.name not in SHELLS or (len(command.words) > 1 and _script_of(command.words) is not None):
+        if command.name not in SHELLS or (len(command.words) > 1 and script_of(command.words) is not None):
             return
         if any(not word.startswith("-") for word in command.words[1:]):
             return
@@ -531,81 +496,3 @@ def _split_unquoted(words: list[_Word]) -> tuple[str, ...]:
         else:
             split.extend(word.text.split())
     return tuple(split)
-
-
-def _script_of(words: tuple[str, ...]) -> str | None:
-    """The script after ``-c`` (also ``-lc``, ``-ec`` …) of a shell."""
-    for index, word in enumerate(words[1:], 1):
-        if re.fullmatch(r"-[a-zA-Z]*c[a-zA-Z]*", word):
-            rest = [each for each in words[index + 1 :] if not re.fullmatch(r"[-+][a-zA-Z]+", each)]
-            return rest[0] if rest else None
-        if not word.startswith(("-", "+")):
-            return None
-    return None
-
-
-def _until(words: tuple[str, ...], ends: set[str]) -> tuple[str, ...]:
-    taken = []
-    for word in words:
-        if word in ends:
-            break
-        taken.append(word)
-    return tuple(taken)
-
-
-_WITH_VALUE: Final = {
-    "sudo": {"-u", "-g", "-h", "-p", "-C", "-r", "-t", "-T", "-U", "-D", "-R", "--user", "--group", "--chdir"},
-    "doas": {"-u", "-C"},
-    "env": {"-u", "-C", "-S", "--unset", "--chdir"},
-    "nice": {"-n"},
-    "ionice": {"-c", "-n", "-p"},
-    "timeout": {"-s", "-k", "--signal", "--kill-after"},
-    "xargs": {"-I", "-n", "-P", "-L", "-d", "-s", "-a", "-E", "--max-args", "--max-procs", "--delimiter"},
-    "stdbuf": {"-i", "-o", "-e"},
-    "time": {"-f", "-o"},
-    "strace": {"-e", "-o", "-p", "-s"},
-    "flock": {"-w", "-E", "-x"},
-    "watch": {"-n"},
-    "parallel": {"-j", "-a", "--jobs"},
-    "chroot": {"--userspec", "--groups"},
-    "unshare": set(),
-    "nohup": set(),
-    "setsid": set(),
-    "command": set(),
-    "builtin": set(),
-    "exec": {"-a"},
-    "busybox": set(),
-    "toybox": set(),
-    "caffeinate": set(),
-    "unbuffer": set(),
-}
-"""Commands that run another one, and those of their options that take a value."""
-
-_POSITIONAL: Final = {"timeout": 1, "flock": 1, "chroot": 1}
-"""Arguments of their own before the command."""
-
-
-def _unwrapped(command: Command) -> Command:
-    """The command behind its wrappers."""
-    words, elevated = command.words, command.elevated
-    for _ in range(MAX_DEPTH):
-        name = words[0].rpartition("/")[2] if words else ""
-        if name not in _WITH_VALUE:
-            break
-        rest = list(words[1:])
-        if name == "command" and rest and rest[0] in {"-v", "-V"}:
-            break
-        while rest and (rest[0].startswith("-") or _ASSIGNMENT.fullmatch(rest[0])):
-            option = rest.pop(0)
-            if option == "--":
-                break
-            if option in {"-S", "--split-string"} and rest and name == "env":
-                rest[:1] = rest[0].split()
-            elif option in _WITH_VALUE[name] and rest:
-                rest.pop(0)
-        rest = rest[_POSITIONAL.get(name, 0) :]
-        elevated = elevated or name in {"sudo", "doas"}
-        if not rest:
-            break
-        words = tuple(rest)
-    return replace(command, words=words, elevated=elevated)

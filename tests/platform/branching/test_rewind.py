@@ -300,7 +300,7 @@ async def test_a_context_before_its_summary(database: Database) -> None:
     async with database.transaction() as session:
         copy = await threads.get_thread(session, story.thread("coder", "s1"))
         assert (copy.segment_start, copy.segment) == (7, {"segment": 2})
-        visible = [key.removeprefix(copy.id) for key, _ in await threads.visible_messages(session, copy)]
+        visible = [key.removeprefix(copy.id) for key, _ in await threads.visible_bodies(session, copy)]
     assert visible[:2] == [":system", ":segment:1:next:0"]
 
 

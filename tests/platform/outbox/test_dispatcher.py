@@ -35,7 +35,8 @@ async def temporal(clean_settings: Settings) -> Client:
 
 async def entries(database: Database, task_id: str) -> list[OutboxEntry]:
     async with database.transaction() as session:
-        return list(await repository.entries_of(session, task_id))
+        found = sa.select(OutboxEntry).where(OutboxEntry.task_id == task_id).order_by(OutboxEntry.id)
+        return list(await session.scalars(found))
 
 
 async def until(condition: Callable[[], Any], timeout_s: float = 20) -> None:

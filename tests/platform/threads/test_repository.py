@@ -1,6 +1,7 @@
 """Messages are appended once per step key, in order, byte for byte."""
 
 import asyncio
+import json
 
 from journeyman.platform.kit.database import Database
 from journeyman.platform.threads import repository as threads
@@ -46,7 +47,7 @@ async def test_models_see_the_system_message_and_the_current_segment(database: D
         thread = await session.get_one(Thread, thread_id)
         thread.segment_start = 5
         await session.flush()
-        assert [body["n"] for _, body in await threads.visible_messages(session, thread)] == [1, 5, 6]
+        assert [json.loads(body)["n"] for _, body in await threads.visible_bodies(session, thread)] == [1, 5, 6]
 
 
 async def test_a_tool_call_that_was_begun_is_known_by_its_sandbox(database: Database) -> None:

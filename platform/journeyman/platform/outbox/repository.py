@@ -113,8 +113,3 @@ async def pending(session: AsyncSession) -> tuple[int, float]:
     count = await session.scalar(sa.select(sa.func.count()).select_from(OutboxEntry).where(undelivered))
     oldest: datetime | None = await session.scalar(sa.select(sa.func.min(OutboxEntry.created_at)).where(undelivered))
     return count or 0, (now() - oldest).total_seconds() if oldest is not None else 0.0
-
-
-async def entries_of(session: AsyncSession, task_id: str) -> Sequence[OutboxEntry]:
-    rows = await session.scalars(sa.select(OutboxEntry).where(OutboxEntry.task_id == task_id).order_by(OutboxEntry.id))
-    return rows.all()

@@ -83,29 +83,16 @@ async def append_message(
     raise Conflict(f"Thread {thread_id} is history since its task was rewound.", code="superseded")
 
 
-async def find_message(session: AsyncSession, step_key: str) -> bool:
-    """Whether the step has stored its message."""
-    return bool(await session.scalar(sa.select(sa.exists().where(Message.step_key == step_key))))
-
-
 async def bodies(session: AsyncSession, thread_id: str) -> list[dict[str, Any]]:
     """All messages of the thread in wire form, in order, those of earlier segments among them."""
     rows = await session.scalars(sa.select(Message.body).where(Message.thread_id == thread_id).order_by(Message.seq))
     return [json.loads(body) for body in rows]
 
 
-async def visible_messages(session: AsyncSession, thread: Thread) -> list[tuple[str, dict[str, Any]]]:
-    """What a model is sent, each with its step key: the system message and the current segment."""
-    rows = await session.execute(
-        sa.select(Message.step_key, Message.body)
-        .where(Message.thread_id == thread.id, sa.or_(Message.seq == 1, Message.seq >= thread.segment_start))
-        .order_by(Message.seq)
-    )
-    return [(step_key, json.loads(body)) for step_key, body in rows]
-
-
 async def visible_bodies(session: AsyncSession, thread: Thread) -> list[tuple[str, bytes]]:
-    """The same as they are stored, unread: one after the other, with commas, they are the array that is sent."""
+    """What a model is sent, each with its step key: the system message and the current segment. As they are stored, unread: one
+    after the other, with commas, they are the array of the request.
+    """
     rows = await session.execute(
         sa.select(Message.step_key, Message.body)
         .where(Message.thread_id == thread.id, sa.or_(Message.seq == 1, Message.seq >= thread.segment_start))
@@ -127,12 +114,6 @@ async def messages_of_step(session: AsyncSession, thread_id: str, step: str) -> 
         )
     )
     return {step_key: json.loads(body) for step_key, body in rows}
-
-
-async def cursors(session: AsyncSession, task_id: str) -> dict[str, int]:
-    """The newest message of every thread of the task."""
-    rows = await session.execute(sa.select(Thread.id, Thread.last_seq).where(Thread.task_id == task_id))
-    return {row.id: row.last_seq for row in rows}
 
 
 async def begin_tool_call(

@@ -51,7 +51,7 @@ class IntegrationActivities:
             return Integration()
         while True:
             async with self._database.transaction() as session:
-                conflict = await threads.find_message(session, _conflict_key(end))
+                conflict = await threads.is_stored(session, _conflict_key(end))
                 sides = await self._sides(session, end)
             if conflict:
                 return Integration(conflict=True)

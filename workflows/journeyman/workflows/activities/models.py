@@ -1,6 +1,5 @@
 """Calling the model for one step of a thread."""
 
-import logging
 import time
 from typing import Any, Final
 
@@ -28,8 +27,6 @@ from journeyman.workflows.activities.segments import ContextWindow, Prompt, begi
 from journeyman.workflows.activities.steering import deliver_messages
 from journeyman.workflows.heartbeat import beating
 from journeyman.workflows.types import Step, Turn
-
-logger = logging.getLogger(__name__)
 
 PAUSE_AFTER_ATTEMPTS: Final = 4
 """Failed attempts in a row after which the task shows as paused for want of a model. It resumes by itself."""
