@@ -1,12 +1,12 @@
 """Budgets as the API takes them and shows them."""
 
 from datetime import UTC, datetime, time
-from typing import Annotated, Literal
+from typing import Annotated
 
 from pydantic import BaseModel, Field
 
 from journeyman.platform.api.fields import Input
-from journeyman.platform.budgets.standing import LIMITS, Standing, number
+from journeyman.platform.budgets.standing import LIMITS, Level, Period, Standing, number
 
 
 class ProjectBudget(Input):
@@ -17,7 +17,7 @@ class ProjectBudget(Input):
     max_wall_s: Annotated[int, Field(gt=0, le=10**12)] | None = None
     """Seconds in which tasks worked, added over tasks."""
     max_steps: Annotated[int, Field(gt=0, le=10**12)] | None = None
-    period: Literal["day", "month", "total"] | None = None
+    period: Period | None = None
     """Over what the limits count, in UTC; without one for good."""
 
 
@@ -35,10 +35,10 @@ class LimitView(BaseModel):
 class BudgetView(BaseModel):
     """How a budget stands."""
 
-    level: Literal["task", "project"]
+    level: Level
     id: str
     """Of the task or the project."""
-    period: Literal["day", "month", "total"]
+    period: Period
     since: datetime | None
     """When the present period began."""
     resets_at: datetime | None

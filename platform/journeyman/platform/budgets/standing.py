@@ -17,6 +17,7 @@ LIMITS: Final = ("max_tokens", "max_cost_usd", "max_wall_s", "max_steps")
 EPOCH: Final = date(1970, 1, 1)
 
 Level = Literal["task", "project"]
+Period = Literal["day", "month", "total"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,9 +34,9 @@ class Standing:
     since: date = EPOCH
 
     @property
-    def period(self) -> str:
-        """``day``, ``month`` or ``total``; a task's budget is always for good."""
-        return str(self.budget.get("period") or "total") if self.level == "project" else "total"
+    def period(self) -> Period:
+        """Over what the limits count; a task's budget is always for good."""
+        return self.budget.get("period") or "total" if self.level == "project" else "total"
 
     @property
     def ends(self) -> datetime | None:

@@ -14,7 +14,7 @@ import subprocess
 import threading
 import time
 import zlib
-from functools import cached_property, partial
+from functools import partial
 from pathlib import Path
 
 from journeyman.platform.kit.errors import InvalidInput
@@ -48,10 +48,13 @@ class LocalSandboxDriver:
         self._examining = asyncio.Lock()
         self._hierarchy: cgroups.Hierarchy | None = None
         self._complaint: str | None = None
+        self._node: str | None = None
 
-    @cached_property
+    @property
     def node(self) -> str | None:
-        return registry.node_id(self._root)
+        if self._node is None:
+            self._node = registry.node_id(self._root)
+        return self._node
 
     async def lease(self, spec: SandboxSpec) -> Sandbox:
         _check(spec)
