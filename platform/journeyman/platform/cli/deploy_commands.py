@@ -5,6 +5,8 @@ from typing import Annotated
 
 import typer
 
+from journeyman.platform.cli.options import AsJson, leave
+
 app = typer.Typer(
     name="deploy",
     help="Versions of the workflow code: which are there, which one new tasks get, moving tasks between them.",
@@ -16,13 +18,11 @@ DataDir = Annotated[Path | None, typer.Option("--data-dir", help="Data directory
 
 
 @app.command()
-def status(
-    as_json: Annotated[bool, typer.Option("--json", help="For programs.")] = False, data_dir: DataDir = None
-) -> None:
+def status(as_json: AsJson = False, data_dir: DataDir = None) -> None:
     """Show the versions with their workers and running tasks; exit code 1 when tasks stand still."""
     from journeyman.platform.cli import deployments
 
-    raise typer.Exit(int(deployments.status(data_dir, as_json=as_json)))
+    leave(deployments.status(data_dir, as_json=as_json))
 
 
 @app.command()
@@ -36,7 +36,7 @@ def current(
     """Let new tasks, and those that move, run on a version whose workers are there."""
     from journeyman.platform.cli import deployments
 
-    raise typer.Exit(int(deployments.current(data_dir, version)))
+    leave(deployments.current(data_dir, version))
 
 
 @app.command()
@@ -50,4 +50,4 @@ def move(
     """Move running tasks to the current version at once; no step is done twice."""
     from journeyman.platform.cli import deployments
 
-    raise typer.Exit(int(deployments.move(data_dir, version)))
+    leave(deployments.move(data_dir, version))

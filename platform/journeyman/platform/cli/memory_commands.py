@@ -4,6 +4,8 @@ from typing import Annotated
 
 import typer
 
+from journeyman.platform.cli.options import AsJson, Key, Limit, Url, leave
+
 app = typer.Typer(
     name="memory",
     help="What agents know from earlier tasks of the project: look at it, trace it, correct it.",
@@ -11,11 +13,6 @@ app = typer.Typer(
     rich_markup_mode=None,
 )
 
-Url = Annotated[str | None, typer.Option("--url", help="Server address; otherwise JOURNEYMAN_URL or the local stack.")]
-Key = Annotated[
-    str | None, typer.Option("--api-key", help="Key jm_…; otherwise JOURNEYMAN_API_KEY or the local stack's admin.key.")
-]
-AsJson = Annotated[bool, typer.Option("--json", help="For programs.")]
 MemoryId = Annotated[str, typer.Argument(metavar="ID", help="A memory's id: mem_…")]
 Kinds = Annotated[list[str] | None, typer.Option("--kind", help="fact, command or lesson; may be repeated.")]
 Kind = Annotated[str | None, typer.Option("--kind", help="fact, command or lesson.")]
@@ -29,7 +26,7 @@ def list_(
     ] = None,
     task: Annotated[str | None, typer.Option("--task", help="Only what this task wrote.")] = None,
     state: Annotated[str, typer.Option("--state", help="live, superseded, deleted or all.")] = "live",
-    limit: Annotated[int, typer.Option("--limit", "-n", min=1, help="At most so many, newest first.")] = 20,
+    limit: Limit = 20,
     as_json: AsJson = False,
     url: Url = None,
     api_key: Key = None,
@@ -41,7 +38,7 @@ def list_(
     code = memories.list_memories(
         Target(url, api_key), kinds=kind, origins=origin, task_id=task, state=state, limit=limit, as_json=as_json
     )
-    raise typer.Exit(int(code))
+    leave(code)
 
 
 @app.command()
@@ -57,7 +54,7 @@ def search(
     from journeyman.platform.cli import memories
     from journeyman.platform.cli.session import Target
 
-    raise typer.Exit(int(memories.search(Target(url, api_key), query, kinds=kind, limit=limit, as_json=as_json)))
+    leave(memories.search(Target(url, api_key), query, kinds=kind, limit=limit, as_json=as_json))
 
 
 @app.command()
@@ -66,7 +63,7 @@ def show(memory: MemoryId, as_json: AsJson = False, url: Url = None, api_key: Ke
     from journeyman.platform.cli import memories
     from journeyman.platform.cli.session import Target
 
-    raise typer.Exit(int(memories.show(Target(url, api_key), memory, as_json=as_json)))
+    leave(memories.show(Target(url, api_key), memory, as_json=as_json))
 
 
 @app.command()
@@ -85,7 +82,7 @@ def add(
     from journeyman.platform.cli.session import Target
 
     code = memories.add(Target(url, api_key), text, kind=kind, supersedes=supersedes, as_json=as_json)
-    raise typer.Exit(int(code))
+    leave(code)
 
 
 @app.command()
@@ -101,7 +98,7 @@ def edit(
     from journeyman.platform.cli import memories
     from journeyman.platform.cli.session import Target
 
-    raise typer.Exit(int(memories.edit(Target(url, api_key), memory, text=text, kind=kind, as_json=as_json)))
+    leave(memories.edit(Target(url, api_key), memory, text=text, kind=kind, as_json=as_json))
 
 
 @app.command()
@@ -116,4 +113,4 @@ def delete(
     from journeyman.platform.cli import memories
     from journeyman.platform.cli.session import Target
 
-    raise typer.Exit(int(memories.delete(Target(url, api_key), memory, task_id=task, as_json=as_json)))
+    leave(memories.delete(Target(url, api_key), memory, task_id=task, as_json=as_json))
