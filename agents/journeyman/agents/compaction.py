@@ -16,7 +16,7 @@ from typing import Any, Final
 from pydantic import BaseModel, ConfigDict
 
 from journeyman.agents.canonical import is_json_object
-from journeyman.agents.context import Message, user_message, user_note
+from journeyman.agents.context import PERSON_MARK, REVIEW_MARK, Message, user_message, user_note
 from journeyman.agents.output import cut_text
 
 COMPACT_AT: Final = 0.8
@@ -42,8 +42,6 @@ _PROMISE: Final = re.compile(
 _SENTENCE: Final = re.compile(r"(?<=[.!?])\s+|\n+")
 _OPEN: Final = "\n\n<so_far>\n"
 _CLOSE: Final = "\n</so_far>"
-_PERSON: Final = "[Message from a person]"
-_REVIEW: Final = "[Review, round "
 
 
 class NextStep(StrEnum):
@@ -175,11 +173,11 @@ def _carried(messages: Sequence[Message]) -> tuple[list[Message], int]:
     left out, which the caller says: a constraint that somebody set early must not vanish without a trace.
     """
     said = [message for message in messages[1:] if message.get("role") == "user"]
-    reviews = [message for message in said if str(message.get("content")).startswith(_REVIEW)]
+    reviews = [message for message in said if str(message.get("content")).startswith(REVIEW_MARK)]
     wanted = [
         str(message.get("content"))
         for message in said
-        if str(message.get("content")).startswith(_PERSON) or (reviews and message is reviews[-1])
+        if str(message.get("content")).startswith(PERSON_MARK) or (reviews and message is reviews[-1])
     ]
     kept: list[str] = []
     room = CARRIED_LIMIT

@@ -25,6 +25,10 @@ from journeyman.agents.roles import Role, profile, prompt
 Message = dict[str, Any]
 """One message in the form of the OpenAI chat API."""
 
+PERSON_MARK: Final = "[Message from a person]"
+REVIEW_MARK: Final = "[Review, round "
+"""How messages begin that a compaction carries over as they are."""
+
 DIFF_LIMIT: Final = 64 * 1024
 SUMMARY_LIMIT: Final = 16 * 1024
 MAX_MEMORIES: Final = 20
@@ -120,13 +124,13 @@ def user_note(text: str) -> Message:
 
 def person_message(text: str) -> Message:
     """A message from a person who steers the task, as it was written."""
-    return user_message(f"[Message from a person]\n{text}")
+    return user_message(f"{PERSON_MARK}\n{text}")
 
 
 def findings_note(round_number: int, findings: Sequence[Finding]) -> Message:
     """What the Coder hears of a review that requested changes."""
     return user_message(
-        f"[Review, round {round_number}: changes requested]\n{findings_text(findings)}\n\n"
+        f"{REVIEW_MARK}{round_number}: changes requested]\n{findings_text(findings)}\n\n"
         "Deal with every finding, run the checks again, then submit your work again."
     )
 

@@ -2,9 +2,9 @@
 
 import secrets
 from collections.abc import AsyncIterator
-from typing import Annotated
+from typing import Annotated, Any, Final
 
-from fastapi import Depends, Request
+from fastapi import Depends, Header, Request, Response
 from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
 from sqlalchemy.ext.asyncio import AsyncSession
 
@@ -64,3 +64,17 @@ def require_internal(resources: ResourcesDep, credentials: BearerDep) -> None:
 
 
 InternalDep = Depends(require_internal)
+
+IdempotencyKeyDep = Annotated[
+    str | None,
+    Header(alias="Idempotency-Key", description="Sent twice under the same key, it is done once and answered alike."),
+]
+
+REPLAYED: Final[dict[str, Any]] = {
+    "Idempotent-Replay": {"schema": {"type": "string"}, "description": "`true` for what was done before under the key."}
+}
+"""For the description of an answer that :func:`mark_replayed` may have marked."""
+
+
+def mark_replayed(response: Response) -> None:
+    response.headers["Idempotent-Replay"] = "true"

@@ -1,19 +1,23 @@
-"""Cursors: opaque to clients, positions in a newest-first order to us."""
+"""Pages. Cursors are opaque to clients, and positions in a newest-first order to us."""
 
 import base64
 import binascii
 import json
+from collections.abc import Callable, Sequence
 from datetime import datetime
-from typing import Annotated, Final, NamedTuple
+from typing import Annotated, Final, NamedTuple, TypeVar
 
-from fastapi import Query
+from pydantic import Field
 
 from journeyman.platform.kit.errors import InvalidInput
+
+T = TypeVar("T")
 
 DEFAULT_LIMIT: Final = 20
 MAX_LIMIT: Final = 100
 
-Limit = Annotated[int, Query(ge=1, le=MAX_LIMIT, description="How many to return at most.")]
+PageLimit = Annotated[int, Field(ge=1, le=MAX_LIMIT)]
+"""How many to return at most."""
 
 
 class Position(NamedTuple):
@@ -21,6 +25,12 @@ class Position(NamedTuple):
 
     created_at: datetime
     id: str
+
+
+def page_of(found: Sequence[T], limit: int, position: Callable[[T], Position]) -> tuple[list[T], str | None]:
+    """The first ``limit`` rows, and the cursor of the next page if ``found``, read with one row more, has another."""
+    shown = list(found[:limit])
+    return shown, encode_cursor(position(shown[-1])) if len(found) > limit else None
 
 
 def encode_cursor(position: Position) -> str:

@@ -2,9 +2,9 @@
 
 from typing import Annotated
 
-from fastapi import APIRouter, Header, Query
+from fastapi import APIRouter, Query
 
-from journeyman.platform.api.dependencies import PrincipalDep, SessionDep
+from journeyman.platform.api.dependencies import IdempotencyKeyDep, PrincipalDep, SessionDep
 from journeyman.platform.approvals import service
 from journeyman.platform.approvals.schemas import ApprovalFilter, ApprovalPage, ApprovalView, Decide
 
@@ -32,7 +32,7 @@ async def decide_approval(
     body: Decide,
     principal: PrincipalDep,
     session: SessionDep,
-    idempotency_key: Annotated[str | None, Header(description="Repeat a decision under the same key at will.")] = None,
+    idempotency_key: IdempotencyKeyDep = None,
 ) -> ApprovalView:
     """Approve or reject. The same decision again answers alike; another one, or one too late, is a 409 that says why."""
     decided = await service.decide(

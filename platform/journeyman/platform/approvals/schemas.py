@@ -7,6 +7,7 @@ from typing import Annotated, Any, Final, Literal, Self
 from pydantic import AfterValidator, BaseModel, ConfigDict, Discriminator, Field, Tag, model_validator
 
 from journeyman.platform.api.fields import Input, Line, PlainText, not_blank
+from journeyman.platform.api.pagination import DEFAULT_LIMIT, PageLimit
 from journeyman.platform.approvals.models import Approval
 from journeyman.platform.kit.database import Json
 
@@ -162,4 +163,4 @@ class ApprovalFilter(BaseModel):
     task_id: Annotated[Line, Field(max_length=80)] | None = None
     escalated: bool | None = None
     cursor: Annotated[str, Field(max_length=500)] | None = None
-    limit: Annotated[int, Field(ge=1, le=100)] = 20
+    limit: PageLimit = DEFAULT_LIMIT

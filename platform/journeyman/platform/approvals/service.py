@@ -12,7 +12,7 @@ from typing import Any, Final, Literal
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from journeyman.platform.api.fields import refuse
-from journeyman.platform.api.pagination import Position, decode_cursor, encode_cursor
+from journeyman.platform.api.pagination import Position, decode_cursor, page_of
 from journeyman.platform.approvals import repository
 from journeyman.platform.approvals.models import Approval
 from journeyman.platform.approvals.repository import ApprovalQuery
@@ -160,9 +160,7 @@ async def page(session: AsyncSession, project_id: str, wanted: ApprovalFilter) -
         limit=wanted.limit + 1,
     )
     found = await repository.find(session, project_id, query)
-    approvals = list(found[: wanted.limit])
-    more = len(found) > wanted.limit
-    return approvals, encode_cursor(Position(approvals[-1].requested_at, approvals[-1].id)) if more else None
+    return page_of(found, wanted.limit, lambda row: Position(row.requested_at, row.id))
 
 
 async def decide(

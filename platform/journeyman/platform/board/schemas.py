@@ -5,6 +5,7 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from journeyman.platform.api.pagination import DEFAULT_LIMIT, PageLimit
 from journeyman.platform.board.repository import Posted
 from journeyman.platform.plans.models import Plan, Subtask
 
@@ -18,7 +19,7 @@ class BoardFilter(BaseModel):
     open: bool = False
     """Only promises that nobody has closed."""
     cursor: Annotated[str, Field(max_length=500)] | None = None
-    limit: Annotated[int, Field(ge=1, le=100)] = 20
+    limit: PageLimit = DEFAULT_LIMIT
 
 
 class SubtaskState(BaseModel):

@@ -5,7 +5,7 @@ from typing import Final, Literal
 
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from journeyman.platform.api.pagination import Position, decode_cursor, encode_cursor, seq_in
+from journeyman.platform.api.pagination import Position, decode_cursor, page_of, seq_in
 from journeyman.platform.board import repository
 from journeyman.platform.board.models import Note
 from journeyman.platform.board.repository import NoteQuery, Posted
@@ -146,8 +146,5 @@ async def page(session: AsyncSession, project_id: str, task_id: str, wanted: Boa
             limit=wanted.limit + 1,
         ),
     )
-    shown = found[: wanted.limit]
-    cursor = None
-    if len(found) > wanted.limit:
-        cursor = encode_cursor(Position(shown[-1].note.created_at, str(shown[-1].note.seq)))
+    shown, cursor = page_of(found, wanted.limit, lambda row: Position(row.note.created_at, str(row.note.seq)))
     return BoardPage(await plan_state(session, task_id, task.plan_revision), shown, cursor)

@@ -1,18 +1,21 @@
 """``/tasks/{id}/rewind``, ``…/rewinds``, ``…/fork`` and the preview of both."""
 
-from typing import Annotated
+from fastapi import APIRouter, Response
 
-from fastapi import APIRouter, Header, Response
-
-from journeyman.platform.api.dependencies import PrincipalDep, ResourcesDep, SessionDep
+from journeyman.platform.api.dependencies import (
+    REPLAYED,
+    IdempotencyKeyDep,
+    PrincipalDep,
+    ResourcesDep,
+    SessionDep,
+    mark_replayed,
+)
 from journeyman.platform.branching import preview, rewinds
 from journeyman.platform.branching.forks import Fork, ForkService
 from journeyman.platform.branching.schemas import ForkTask, PreviewView, RewindList, RewindTask, RewindView
 from journeyman.platform.tasks.schemas import TaskView
 
 router = APIRouter(prefix="/tasks", tags=["checkpoints"])
-
-_REPLAYED = {"Idempotent-Replay": {"schema": {"type": "string"}, "description": "`true`"}}
 
 
 @router.get("/{task_id}/checkpoints/{checkpoint_id}/preview")
@@ -33,9 +36,7 @@ async def rewind_task(
     principal: PrincipalDep,
     session: SessionDep,
     response: Response,
-    idempotency_key: Annotated[
-        str | None, Header(description="Sent twice under the same key, it is done once.")
-    ] = None,
+    idempotency_key: IdempotencyKeyDep = None,
 ) -> RewindView:
     """Take a running task back to one of its checkpoints. What is under way is stopped first; what was done stays in the
     log. Answers at once; `GET …/rewinds` and the event `task.rewound` tell when it is done.
@@ -44,7 +45,7 @@ async def rewind_task(
         session, principal.project_id, task_id, body, author=principal.key_id, key=idempotency_key
     )
     if found.replayed:
-        response.headers["Idempotent-Replay"] = "true"
+        mark_replayed(response)
     return RewindView.of(found.rewind)
 
 
@@ -62,7 +63,7 @@ async def list_rewinds(task_id: str, principal: PrincipalDep, session: SessionDe
         200: {
             "model": TaskView,
             "description": "Forked before under the same Idempotency-Key.",
-            "headers": _REPLAYED,
+            "headers": REPLAYED,
         }
     },
 )
@@ -73,9 +74,7 @@ async def fork_task(
     session: SessionDep,
     resources: ResourcesDep,
     response: Response,
-    idempotency_key: Annotated[
-        str | None, Header(description="Sent twice under the same key, there is one fork.")
-    ] = None,
+    idempotency_key: IdempotencyKeyDep = None,
 ) -> TaskView:
     """Go on from a checkpoint in a new task, with its conversations, files and ledger. The task itself, running or ended, is
     left as it is.
@@ -85,5 +84,5 @@ async def fork_task(
     response.headers["Location"] = f"/v1/tasks/{made.task.id}"
     if made.replayed:
         response.status_code = 200
-        response.headers["Idempotent-Replay"] = "true"
+        mark_replayed(response)
     return TaskView.of(made.task)

@@ -7,7 +7,6 @@ from fastapi.responses import PlainTextResponse, Response
 
 from journeyman.platform.api.content import CONTENT_RESPONSES, Blob, content_response
 from journeyman.platform.api.dependencies import PrincipalDep, ResourcesDep, SessionDep
-from journeyman.platform.api.pagination import Position, decode_cursor, encode_cursor, seq_in
 from journeyman.platform.checkpoints import service
 from journeyman.platform.checkpoints.schemas import (
     ChangeView,
@@ -34,18 +33,8 @@ async def list_checkpoints(
     task_id: str, query: Annotated[CheckpointFilter, Query()], principal: PrincipalDep, session: SessionDep
 ) -> CheckpointPage:
     """The task's checkpoints, newest first."""
-    position = decode_cursor(query.cursor)
-    found, more = await service.checkpoints(
-        session,
-        principal.project_id,
-        task_id,
-        before_seq=None if position is None else seq_in(position),
-        limit=query.limit,
-    )
-    return CheckpointPage(
-        data=[CheckpointView.of(checkpoint) for checkpoint in found],
-        next_cursor=encode_cursor(Position(found[-1].created_at, str(found[-1].event_seq))) if more else None,
-    )
+    found, cursor = await service.page(session, principal.project_id, task_id, query)
+    return CheckpointPage(data=[CheckpointView.of(checkpoint) for checkpoint in found], next_cursor=cursor)
 
 
 @router.get("/{task_id}/files")

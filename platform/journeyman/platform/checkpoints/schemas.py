@@ -5,6 +5,7 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from journeyman.platform.api.pagination import DEFAULT_LIMIT, PageLimit
 from journeyman.platform.checkpoints.models import Checkpoint
 from journeyman.platform.kit.database import Json
 
@@ -59,7 +60,7 @@ class CheckpointFilter(BaseModel):
     model_config = ConfigDict(extra="forbid")
 
     cursor: Annotated[str, Field(max_length=500)] | None = None
-    limit: Annotated[int, Field(ge=1, le=100)] = 20
+    limit: PageLimit = DEFAULT_LIMIT
 
 
 class FileView(BaseModel):

@@ -7,8 +7,10 @@ from typing import Final
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from journeyman.platform.api.fields import refuse
+from journeyman.platform.api.pagination import Position, decode_cursor, page_of, seq_in
 from journeyman.platform.checkpoints import queries
 from journeyman.platform.checkpoints.models import Checkpoint
+from journeyman.platform.checkpoints.schemas import CheckpointFilter
 from journeyman.platform.checkpoints.snapshots import FileChange, SnapshotStore
 from journeyman.platform.kit.errors import NotFound
 from journeyman.platform.kit.ids import is_id
@@ -30,13 +32,15 @@ class Contents:
     entry: TreeEntry
 
 
-async def checkpoints(
-    session: AsyncSession, project_id: str, task_id: str, *, before_seq: int | None, limit: int
-) -> tuple[list[Checkpoint], bool]:
-    """One page, newest first, and whether there is another."""
+async def page(
+    session: AsyncSession, project_id: str, task_id: str, wanted: CheckpointFilter
+) -> tuple[list[Checkpoint], str | None]:
+    """One page, newest first, and the cursor of the next one."""
+    position = decode_cursor(wanted.cursor)
     await tasks.read(session, project_id, task_id)
-    found = await queries.page(session, task_id, before_seq=before_seq, limit=limit + 1)
-    return list(found[:limit]), len(found) > limit
+    before = None if position is None else seq_in(position)
+    found = await queries.page(session, task_id, before_seq=before, limit=wanted.limit + 1)
+    return page_of(found, wanted.limit, lambda row: Position(row.created_at, str(row.event_seq)))
 
 
 async def checkpoint(session: AsyncSession, task_id: str, checkpoint_id: str) -> Checkpoint:

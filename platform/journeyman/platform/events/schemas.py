@@ -6,6 +6,7 @@ from typing import Annotated, Final
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
+from journeyman.platform.api.pagination import DEFAULT_LIMIT, PageLimit
 from journeyman.platform.events.models import Event
 from journeyman.platform.events.repository import EventRow
 from journeyman.platform.events.types import EventType
@@ -71,7 +72,7 @@ class EventFilter(BaseModel):
 
     after: Seq = 0
     types: EventTypes = []
-    limit: Annotated[int, Field(ge=1, le=100)] = 20
+    limit: PageLimit = DEFAULT_LIMIT
 
 
 class StreamFilter(BaseModel):

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from journeyman.platform.api.fields import refuse
-from journeyman.platform.api.pagination import Position, decode_cursor, encode_cursor
+from journeyman.platform.api.pagination import Position, decode_cursor, page_of
 from journeyman.platform.kit.clock import now
 from journeyman.platform.kit.errors import Conflict, NotFound
 from journeyman.platform.kit.ids import is_id, new_id
@@ -61,9 +61,7 @@ async def page(session: AsyncSession, project_id: str, wanted: MemoryFilter) -> 
             limit=wanted.limit + 1,
         ),
     )
-    memories = list(found[: wanted.limit])
-    more = len(found) > wanted.limit
-    return memories, encode_cursor(Position(memories[-1].created_at, memories[-1].id)) if more else None
+    return page_of(found, wanted.limit, lambda row: Position(row.created_at, row.id))
 
 
 async def trace(session: AsyncSession, project_id: str, memory_id: str) -> Traced:

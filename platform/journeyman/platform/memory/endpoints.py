@@ -2,9 +2,16 @@
 
 from typing import Annotated
 
-from fastapi import APIRouter, Header, Query, Response
+from fastapi import APIRouter, Query, Response
 
-from journeyman.platform.api.dependencies import PrincipalDep, ResourcesDep, SessionDep
+from journeyman.platform.api.dependencies import (
+    REPLAYED,
+    IdempotencyKeyDep,
+    PrincipalDep,
+    ResourcesDep,
+    SessionDep,
+    mark_replayed,
+)
 from journeyman.platform.memory import curation
 from journeyman.platform.memory.curation import Traced
 from journeyman.platform.memory.schemas import (
@@ -49,7 +56,7 @@ async def search_memories(body: SearchMemory, principal: PrincipalDep, resources
         200: {
             "model": MemoryView,
             "description": "The project had a memory with that text, which is confirmed; or the request was made before.",
-            "headers": {"Idempotent-Replay": {"schema": {"type": "string"}, "description": "`true` for the latter."}},
+            "headers": REPLAYED,
         }
     },
 )
@@ -58,9 +65,7 @@ async def add_memory(
     principal: PrincipalDep,
     session: SessionDep,
     response: Response,
-    idempotency_key: Annotated[
-        str | None, Header(description="Repeat a request under the same key, and it is done once.")
-    ] = None,
+    idempotency_key: IdempotencyKeyDep = None,
 ) -> MemoryView:
     """Tell the project's agents something. It is recalled as soon as it is indexed, within seconds."""
     added = await curation.add(session, principal, body, idempotency_key)
@@ -68,7 +73,7 @@ async def add_memory(
     if added.known or added.replayed:
         response.status_code = 200
     if added.replayed:
-        response.headers["Idempotent-Replay"] = "true"
+        mark_replayed(response)
     return MemoryView.of(added.memory)
 
 

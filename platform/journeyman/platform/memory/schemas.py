@@ -7,6 +7,7 @@ from typing import Annotated, Any, Literal
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
 from journeyman.platform.api.fields import Input, PlainText, not_blank
+from journeyman.platform.api.pagination import DEFAULT_LIMIT, PageLimit
 from journeyman.platform.memory.models import Memory, MemoryChange
 
 Kind = Literal["fact", "command", "lesson"]
@@ -30,7 +31,7 @@ class MemoryFilter(BaseModel):
     """What this task wrote."""
     state: Literal["live", "superseded", "deleted", "all"] = "live"
     cursor: Annotated[str, Field(max_length=500)] | None = None
-    limit: Annotated[int, Field(ge=1, le=100)] = 20
+    limit: PageLimit = DEFAULT_LIMIT
 
 
 class AddMemory(Input):
@@ -47,7 +48,7 @@ class EditMemory(Input):
 
 class SearchMemory(Input):
     query: Query
-    limit: Annotated[int, Field(ge=1, le=100)] = 10
+    limit: PageLimit = 10
     kinds: Annotated[list[Kind], Field(max_length=3)] = []
 
 

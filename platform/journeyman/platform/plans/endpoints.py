@@ -2,9 +2,9 @@
 
 from typing import Annotated
 
-from fastapi import APIRouter, Header, Query
+from fastapi import APIRouter, Query
 
-from journeyman.platform.api.dependencies import PrincipalDep, SessionDep
+from journeyman.platform.api.dependencies import IdempotencyKeyDep, PrincipalDep, SessionDep
 from journeyman.platform.approvals import plans as approvals
 from journeyman.platform.approvals.schemas import ApprovalView, DecidePlan, RejectPlan
 from journeyman.platform.approvals.service import Verdict
@@ -12,10 +12,6 @@ from journeyman.platform.plans import service
 from journeyman.platform.plans.schemas import PlanInput, PlanView
 
 router = APIRouter(prefix="/tasks", tags=["plans"])
-
-KeyDep = Annotated[
-    str | None, Header(alias="Idempotency-Key", description="Repeat a decision under the same key at will.")
-]
 
 
 @router.get("/{task_id}/plan")
@@ -44,7 +40,7 @@ async def approve_plan(
     principal: PrincipalDep,
     session: SessionDep,
     body: DecidePlan | None = None,
-    idempotency_key: KeyDep = None,
+    idempotency_key: IdempotencyKeyDep = None,
 ) -> ApprovalView:
     """Approve the plan that waits; the work begins. Repeating it changes nothing."""
     given = body or DecidePlan()
@@ -57,7 +53,11 @@ async def approve_plan(
 
 @router.post("/{task_id}/plan/reject")
 async def reject_plan(
-    task_id: str, body: RejectPlan, principal: PrincipalDep, session: SessionDep, idempotency_key: KeyDep = None
+    task_id: str,
+    body: RejectPlan,
+    principal: PrincipalDep,
+    session: SessionDep,
+    idempotency_key: IdempotencyKeyDep = None,
 ) -> ApprovalView:
     """Reject the plan that waits; the Planner plans again, with the note as the reason. Repeating it changes nothing."""
     verdict = Verdict("reject", principal.key_id, body.note)

@@ -2,9 +2,10 @@
 
 from typing import Annotated
 
-from fastapi import APIRouter, Header, Query, Response
+from fastapi import APIRouter, Query, Response
 
-from journeyman.platform.api.dependencies import PrincipalDep, SessionDep
+from journeyman.platform.api.dependencies import REPLAYED, IdempotencyKeyDep, PrincipalDep, SessionDep, mark_replayed
+from journeyman.platform.api.pagination import DEFAULT_LIMIT, PageLimit
 from journeyman.platform.steering import service
 from journeyman.platform.steering.schemas import MessagePage, MessageView, SendMessage
 
@@ -14,7 +15,9 @@ router = APIRouter(prefix="/tasks", tags=["steering"])
 @router.post(
     "/{task_id}/messages",
     status_code=201,
-    responses={200: {"model": MessageView, "description": "Sent before under the same Idempotency-Key."}},
+    responses={
+        200: {"model": MessageView, "description": "Sent before under the same Idempotency-Key.", "headers": REPLAYED}
+    },
 )
 async def send_message(
     task_id: str,
@@ -22,9 +25,7 @@ async def send_message(
     principal: PrincipalDep,
     session: SessionDep,
     response: Response,
-    idempotency_key: Annotated[
-        str | None, Header(description="Sent twice under the same key, it is told once.")
-    ] = None,
+    idempotency_key: IdempotencyKeyDep = None,
 ) -> MessageView:
     """Tell the agents something. With `interrupt`, the call in progress is cancelled first."""
     sent = await service.send(
@@ -32,7 +33,7 @@ async def send_message(
     )
     if sent.replayed:
         response.status_code = 200
-        response.headers["Idempotent-Replay"] = "true"
+        mark_replayed(response)
     return MessageView.of(sent.message)
 
 
@@ -42,7 +43,7 @@ async def list_messages(
     principal: PrincipalDep,
     session: SessionDep,
     after: Annotated[int, Query(ge=0, le=2**31, description="Messages after this number.")] = 0,
-    limit: Annotated[int, Query(ge=1, le=100)] = 20,
+    limit: PageLimit = DEFAULT_LIMIT,
 ) -> MessagePage:
     """What people said to the task, and how far each message has come."""
     found, more = await service.page(session, principal.project_id, task_id, after=after, limit=limit)

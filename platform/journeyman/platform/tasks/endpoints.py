@@ -2,9 +2,16 @@
 
 from typing import Annotated
 
-from fastapi import APIRouter, Header, Query, Response
+from fastapi import APIRouter, Query, Response
 
-from journeyman.platform.api.dependencies import PrincipalDep, ResourcesDep, SessionDep
+from journeyman.platform.api.dependencies import (
+    REPLAYED,
+    IdempotencyKeyDep,
+    PrincipalDep,
+    ResourcesDep,
+    SessionDep,
+    mark_replayed,
+)
 from journeyman.platform.tasks import service
 from journeyman.platform.tasks.schemas import Budget, SubmitTask, TaskFilter, TaskPage, TaskSummary, TaskView
 from journeyman.platform.tasks.service import Submission, TaskService
@@ -19,7 +26,7 @@ router = APIRouter(prefix="/tasks", tags=["tasks"])
         200: {
             "model": TaskView,
             "description": "The task was accepted before under the same Idempotency-Key.",
-            "headers": {"Idempotent-Replay": {"schema": {"type": "string"}, "description": "`true`"}},
+            "headers": REPLAYED,
         }
     },
 )
@@ -29,9 +36,7 @@ async def submit_task(
     session: SessionDep,
     resources: ResourcesDep,
     response: Response,
-    idempotency_key: Annotated[
-        str | None, Header(description="Repeat a request under the same key, and there will be one task.")
-    ] = None,
+    idempotency_key: IdempotencyKeyDep = None,
 ) -> TaskView:
     """Submit a task. It is started as soon as Temporal takes it; 201 means it is safely stored."""
     tasks = TaskService(resources.settings, resources.catalog)
@@ -39,7 +44,7 @@ async def submit_task(
     response.headers["Location"] = f"/v1/tasks/{submitted.task.id}"
     if submitted.replayed:
         response.status_code = 200
-        response.headers["Idempotent-Replay"] = "true"
+        mark_replayed(response)
     return TaskView.of(submitted.task)
 
 

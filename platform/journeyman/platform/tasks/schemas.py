@@ -9,6 +9,7 @@ from urllib.parse import urlsplit
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
 from journeyman.platform.api.fields import Input, Line, PlainText, at_most_bytes, not_blank
+from journeyman.platform.api.pagination import DEFAULT_LIMIT, PageLimit
 from journeyman.platform.approvals.schemas import PolicyInput
 from journeyman.platform.kit.database import Json
 from journeyman.platform.tasks.contract import TaskState
@@ -302,4 +303,4 @@ class TaskFilter(BaseModel):
     created_after: datetime | None = None
     created_before: datetime | None = None
     cursor: Annotated[str, Field(max_length=500)] | None = None
-    limit: Annotated[int, Field(ge=1, le=100)] = 20
+    limit: PageLimit = DEFAULT_LIMIT

@@ -6,7 +6,7 @@ from typing import Any, Final
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from journeyman.platform.api.fields import refuse
-from journeyman.platform.api.pagination import Position, decode_cursor, encode_cursor
+from journeyman.platform.api.pagination import Position, decode_cursor, page_of
 from journeyman.platform.approvals.schemas import normalised
 from journeyman.platform.approvals.withdrawal import withdraw
 from journeyman.platform.events.log import append
@@ -140,9 +140,7 @@ async def page(session: AsyncSession, project_id: str, wanted: TaskFilter) -> tu
             limit=wanted.limit + 1,
         ),
     )
-    tasks = list(found[: wanted.limit])
-    more = len(found) > wanted.limit
-    return tasks, encode_cursor(Position(tasks[-1].created_at, tasks[-1].id)) if more else None
+    return page_of(found, wanted.limit, lambda row: Position(row.created_at, row.id))
 
 
 async def cancel(session: AsyncSession, project_id: str, task_id: str) -> Task:
