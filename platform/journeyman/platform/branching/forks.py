@@ -16,16 +16,14 @@ from journeyman.platform.checkpoints.models import Checkpoint
 from journeyman.platform.events.log import append
 from journeyman.platform.events.types import EventType
 from journeyman.platform.inference.replay.catalog import ReplayCatalog
-from journeyman.platform.kit.clock import now
 from journeyman.platform.kit.database import Json
 from journeyman.platform.kit.ids import new_id
 from journeyman.platform.kit.settings import Settings
-from journeyman.platform.kit.telemetry import inject
 from journeyman.platform.outbox import service as outbox
 from journeyman.platform.tasks import idempotency
 from journeyman.platform.tasks import repository as task_rows
 from journeyman.platform.tasks import service as tasks
-from journeyman.platform.tasks.contract import StartTask, TaskState
+from journeyman.platform.tasks.contract import StartTask
 from journeyman.platform.tasks.models import Task
 from journeyman.platform.tasks.service import Submitted, check_engine
 
@@ -105,9 +103,8 @@ async def _carry_over(session: AsyncSession, parent: Task, checkpoint: Checkpoin
 
 
 def _new_task(fork_id: str, parent: Task, checkpoint: Checkpoint, body: ForkTask) -> Task:
-    moment = now()
     budget = parent.budget if body.budget is None else body.budget.model_dump(mode="json", exclude_none=True)
-    return Task(
+    return tasks.unstarted(
         id=fork_id,
         project_id=parent.project_id,
         title=parent.title.removesuffix(_SUFFIX)[: _MAX_TITLE - len(_SUFFIX)] + _SUFFIX,
@@ -121,29 +118,11 @@ def _new_task(fork_id: str, parent: Task, checkpoint: Checkpoint, body: ForkTask
         budget=budget,
         approval_policy=parent.approval_policy,
         labels=parent.labels,
-        state=TaskState.QUEUED.value,
-        paused_reason=None,
-        paused_detail=None,
-        waiting_for=[],
-        verified=None,
-        failure=None,
-        summary=None,
-        cancel_requested_at=None,
         plan_revision=checkpoint.plan_revision,
         initial_snapshot=parent.initial_snapshot,
         head_snapshot=checkpoint.head_snapshot,
-        last_seq=0,
-        message_count=0,
-        epoch=0,
         forked_from={"task_id": parent.id, "checkpoint_id": checkpoint.id},
         inherited=added(checkpoint.budget, parent.inherited),
-        trace_context=inject(),
-        created_at=moment,
-        updated_at=moment,
-        started_at=None,
-        finished_at=None,
-        worked_s=Decimal(0),
-        working_since=None,
     )
 
 

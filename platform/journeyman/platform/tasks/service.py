@@ -1,6 +1,7 @@
 """Submitting, listing, reading and cancelling tasks."""
 
 from dataclasses import dataclass
+from decimal import Decimal
 from typing import Any, Final
 
 from sqlalchemy.ext.asyncio import AsyncSession
@@ -241,8 +242,7 @@ def _title(body: SubmitTask) -> str:
 
 
 def _new_task(task_id: str, project_id: str, body: SubmitTask) -> Task:
-    moment = now()
-    return Task(
+    return unstarted(
         id=task_id,
         project_id=project_id,
         title=_title(body),
@@ -256,6 +256,19 @@ def _new_task(task_id: str, project_id: str, body: SubmitTask) -> Task:
         budget=_stored(body.budget),
         approval_policy=normalised(body.approval_policy),
         labels=body.metadata,
+        plan_revision=0,
+        initial_snapshot=None,
+        head_snapshot=None,
+        forked_from=None,
+        inherited={},
+    )
+
+
+def unstarted(**given: Any) -> Task:
+    """A task for which nothing was done yet, submitted by the request under way; ``given``: the columns that tell it from others."""
+    moment = now()
+    return Task(
+        **given,
         state=TaskState.QUEUED.value,
         paused_reason=None,
         paused_detail=None,
@@ -264,18 +277,14 @@ def _new_task(task_id: str, project_id: str, body: SubmitTask) -> Task:
         failure=None,
         summary=None,
         cancel_requested_at=None,
-        plan_revision=0,
-        initial_snapshot=None,
-        head_snapshot=None,
         last_seq=0,
         message_count=0,
         epoch=0,
-        forked_from=None,
-        inherited={},
         trace_context=inject(),
         created_at=moment,
         updated_at=moment,
         started_at=None,
         finished_at=None,
+        worked_s=Decimal(0),
         working_since=None,
     )
