@@ -1,7 +1,8 @@
 import pytest
 
 from journeyman.platform.cli import render
-from journeyman.platform.cli.steps import describe_call, tell
+from journeyman.platform.cli.calls import describe_call
+from journeyman.platform.cli.steps import tell
 from journeyman.platform.cli.view import Line, TaskView
 from journeyman.platform.events.types import EventType
 from support.fake_rest import course, event
@@ -34,8 +35,15 @@ def test_every_type_can_be_told_whatever_it_holds(kind: EventType) -> None:
     ):
         view = TaskView("task_1")
         line = tell(view, event(1, kind.value, data))
-        assert line is None or isinstance(line.text, str)
+        assert line is None or line.text != kind.value
         assert view.last_seq == 1
+
+
+def test_notes_are_told_with_what_they_close() -> None:
+    _, (line,) = fold(
+        [event(1, "note.written", {"number": 3, "kind": "note", "text": "Done.\nAll of it.", "closes": 1})]
+    )
+    assert (line.text, line.detail) == ("note 3, closes 1: Done.", ("All of it.",))
 
 
 def test_types_of_a_newer_server_are_named() -> None:
@@ -54,6 +62,8 @@ def test_types_of_a_newer_server_are_named() -> None:
         ("edit_file", {"path": "a\x1b.py", "old": "x", "new": "y"}, "edits a\\x1b.py"),
         ("search", {"pattern": "TODO", "path": "src"}, "searches for TODO in src"),
         ("list_files", {}, "lists ."),
+        ("post_note", {"kind": "finding", "text": "x"}, "posts a finding"),
+        ("read_notes", {}, "reads the board"),
         ("submit_plan", {"subtasks": [1, 2]}, "submits a plan of 2 subtasks"),
         ("submit_review", {"verdict": "approve"}, "submits a review: approve"),
         ("mcp__git__log", {"n": 1}, 'mcp__git__log {"n": 1}'),

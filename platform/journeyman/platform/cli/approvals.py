@@ -9,10 +9,10 @@ from typing import Any, Final
 from rich.text import Text
 
 from journeyman.platform.cli import render
+from journeyman.platform.cli.calls import describe_call
 from journeyman.platform.cli.client import Api
 from journeyman.platform.cli.exits import CommandError, Exit
 from journeyman.platform.cli.session import Target, command, connected, print_json, print_table
-from journeyman.platform.cli.steps import describe_call
 from journeyman.platform.cli.text import duration, lines_of, moment, one_line
 from journeyman.platform.cli.view import Json
 

@@ -1,11 +1,11 @@
 """Events as steps for people: what each one means, in a line, and what it changes in the view of its task."""
 
-import json
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
+from journeyman.platform.cli.calls import describe_call
 from journeyman.platform.cli.text import clock, duration, lines_of, one_line, size
 from journeyman.platform.cli.view import PLATFORM, Json, Line, Running, Subtask, TaskView
 
@@ -55,57 +55,6 @@ class _Said:
 
 
 _Teller = Callable[[TaskView, Json, Json], _Said | None]
-
-
-def describe_call(tool: str, raw: Any) -> tuple[str, str]:
-    """A tool call in a few words, and the longer text it carries. ``raw`` is what the model wrote, valid or not."""
-    arguments = raw
-    if isinstance(raw, str):
-        try:
-            arguments = json.loads(raw or "{}")
-        except ValueError:
-            return f"{one_line(tool, 40)} with arguments that are not JSON: {one_line(raw, 80)}", ""
-    if not isinstance(arguments, dict):
-        return f"{one_line(tool, 40)} {one_line(str(raw), 100)}", ""
-
-    def word(name: str, limit: int = 160) -> str:
-        return one_line(str(arguments.get(name, "")), limit)
-
-    match tool:
-        case "shell":
-            first, _, rest = str(arguments.get("command", "")).strip().partition("\n")
-            return f"$ {one_line(first, 300)}", rest
-        case "read_file":
-            return f"reads {word('path')}", ""
-        case "write_file":
-            content = str(arguments.get("content", ""))
-            return f"writes {word('path')} ({len(content.splitlines())} lines)", content
-        case "edit_file":
-            return f"edits {word('path')}", _as_diff(str(arguments.get("old", "")), str(arguments.get("new", "")))
-        case "search":
-            where = f" in {word('path')}" if arguments.get("path") else ""
-            return f"searches for {word('pattern')}{where}", ""
-        case "list_files":
-            return f"lists {word('path') or '.'}", ""
-        case "read_output":
-            return f"reads output {word('output_id', 40)} from {word('start')} to {word('end')}", ""
-        case "recall":
-            return f"recalls: {word('query')}", ""
-        case "remember":
-            return f"remembers: {word('text')}", ""
-        case "submit_plan":
-            subtasks = arguments.get("subtasks")
-            return f"submits a plan of {len(subtasks) if isinstance(subtasks, list) else '?'} subtasks", ""
-        case "submit_work":
-            return "submits the work", str(arguments.get("summary", ""))
-        case "submit_review":
-            return f"submits a review: {word('verdict')}", ""
-        case _:
-            return f"{one_line(tool, 60)} {one_line(json.dumps(arguments, sort_keys=True), 120)}", ""
-
-
-def _as_diff(old: str, new: str) -> str:
-    return "\n".join([*(f"- {line}" for line in old.splitlines()), *(f"+ {line}" for line in new.splitlines())])
 
 
 def _created(view: TaskView, event: Json, _data: Json) -> _Said:
@@ -375,6 +324,16 @@ def _memory(_view: TaskView, event: Json, data: Json) -> _Said | None:
     return _Said(f"recalled {count} thing{'' if count == 1 else 's'} from earlier tasks") if count else None
 
 
+def _note(_view: TaskView, _event: Json, data: Json) -> _Said:
+    closes = f", closes {data['closes']}" if data.get("closes") else ""
+    first, _, rest = str(data.get("text", "")).strip().partition("\n")
+    return _Said(
+        f"{one_line(str(data.get('kind', 'note')), 20)} {data.get('number', '?')}{closes}: {one_line(first, 200)}",
+        "",
+        rest,
+    )
+
+
 def _steer(_view: TaskView, event: Json, data: Json) -> _Said:
     number = data.get("message_number", "?")
     match event["type"]:
@@ -494,6 +453,7 @@ _TELLERS: Final[dict[str, _Teller]] = {
     "budget.exhausted": _budget,
     "budget.changed": _budget,
     "circuit_breaker.tripped": _breaker,
+    "note.written": _note,
     "memory.written": _memory,
     "memory.recalled": _memory,
 }
