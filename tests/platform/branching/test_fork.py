@@ -15,7 +15,7 @@ from journeyman.platform.kit.database import Database
 from journeyman.platform.kit.ids import derived_id, new_id
 from journeyman.platform.kit.settings import Settings
 from journeyman.platform.outbox.models import OutboxEntry
-from journeyman.platform.plans import repository as plans
+from journeyman.platform.plans import queries as plans
 from journeyman.platform.steering.models import PersonMessage
 from journeyman.platform.tasks.contract import StartTask, SubtaskProgress, TaskState
 from journeyman.platform.tasks.models import Task
@@ -231,7 +231,7 @@ async def test_from_before_the_plan(caller: Caller, database: Database) -> None:
     assert (progress.phase, progress.revision, progress.reason, progress.subtasks) == ("plan", 1, None, {})
     assert (await caller.get(f"/v1/tasks/{made['id']}/plan")).json()["code"] == "no_plan_yet"
     async with database.transaction() as session:
-        assert await plans.subtask_states(session, made["id"], 1) == []
+        assert await plans.progress(session, made["id"], 1) == {}
 
 
 async def test_sent_twice_there_is_one_fork(caller: Caller, database: Database) -> None:

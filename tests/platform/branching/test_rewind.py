@@ -19,6 +19,7 @@ from journeyman.platform.events.types import EventType
 from journeyman.platform.kit.database import Database
 from journeyman.platform.kit.errors import Conflict
 from journeyman.platform.kit.ids import derived_id
+from journeyman.platform.plans import queries as plan_queries
 from journeyman.platform.plans import repository as plans
 from journeyman.platform.steering.models import PersonMessage
 from journeyman.platform.tasks import lifecycle
@@ -49,7 +50,8 @@ async def rows(story: Story, model: Any, *conditions: Any) -> list[Any]:
 
 async def subtask_states(story: Story, revision: int = 1) -> dict[str, str]:
     async with story.database.transaction() as session:
-        return {row.subtask_id: row.state for row in await plans.subtask_states(session, story.task_id, revision)}
+        found = await plan_queries.progress(session, story.task_id, revision)
+        return {name: subtask.state for name, subtask in found.items()}
 
 
 async def planned(database: Database, *subtasks: str) -> Story:

@@ -11,7 +11,7 @@ from typing import Any, Final, Literal
 
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from journeyman.platform.api.fields import refuse
+from journeyman.platform.api.fields import refuse, unstorable
 from journeyman.platform.api.pagination import Position, decode_cursor, page_of
 from journeyman.platform.approvals import repository
 from journeyman.platform.approvals.models import Approval
@@ -250,8 +250,8 @@ async def _edit(session: AsyncSession, task: Task, approval: Approval, verdict: 
 
 def _check_arguments(asked: Json, edited: Json) -> None:
     """Refuse what can be seen to be no arguments of the call; the tool's own rules are known to the run, which applies them."""
-    if (problem := editing.unstorable(edited)) is not None:
-        raise refuse("edited", problem)
+    if (problem := unstorable(edited)) is not None:
+        raise refuse("edited", f"{problem}.")
     if not edited.keys() & asked.keys():
         raise refuse("edited", f"must hold all arguments of the call, as it was asked: {', '.join(sorted(asked))}.")
     for name in edited.keys() & asked.keys():

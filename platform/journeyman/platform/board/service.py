@@ -128,7 +128,7 @@ async def plan_state(session: AsyncSession, task_id: str, revision: int) -> Plan
     if plan is None:
         return None
     progress = await plans.progress(session, task_id, revision)
-    return PlanState(plan, sorted(progress.values(), key=lambda subtask: subtask.position))
+    return PlanState(plan, list(progress.values()))
 
 
 async def page(session: AsyncSession, project_id: str, task_id: str, wanted: BoardFilter) -> BoardPage:

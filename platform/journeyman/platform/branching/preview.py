@@ -25,7 +25,7 @@ from journeyman.platform.checkpoints.diff import changed_pairs
 from journeyman.platform.checkpoints.models import Checkpoint
 from journeyman.platform.checkpoints.snapshots import SnapshotStore
 from journeyman.platform.kit.database import Json
-from journeyman.platform.plans import repository as plans
+from journeyman.platform.plans import queries as plans
 from journeyman.platform.plans.models import Plan, Subtask
 from journeyman.platform.tasks import service as tasks
 from journeyman.platform.tasks.contract import TERMINAL, TaskState
@@ -49,7 +49,7 @@ async def preview(
     live = await repository.open_threads(session, task_id)
     now_plan = await repository.plan(session, task_id, task.plan_revision)
     then_plan = await repository.plan(session, task_id, checkpoint.plan_revision)
-    progress = await plans.subtask_states(session, task_id, task.plan_revision)
+    progress = list((await plans.progress(session, task_id, task.plan_revision)).values())
     spent = await repository.spent(session, task)
     later = await repository.messages_after(session, task_id, point.history.messages)
     view = PreviewView(

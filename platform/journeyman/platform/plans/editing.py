@@ -4,8 +4,7 @@ The Planner's own rules are in the agents' package, which the platform does not 
 the run checks an edited plan by them before it works on it.
 """
 
-import re
-from typing import Any, Final
+from typing import Final
 
 from pydantic import ValidationError
 from sqlalchemy.ext.asyncio import AsyncSession
@@ -21,7 +20,6 @@ from journeyman.platform.plans.models import Plan
 from journeyman.platform.plans.schemas import PlanInput
 from journeyman.platform.tasks.models import Task
 
-_SURROGATE: Final = re.compile("[\ud800-\udfff]")
 _MAX_PROBLEMS: Final = 10
 
 
@@ -90,24 +88,6 @@ def _circle(plan: PlanInput) -> list[str]:
         for name in free:
             del waiting[name]
     return list(waiting)
-
-
-def unstorable(value: Any) -> str | None:
-    """What PostgreSQL cannot hold in the value, as a sentence; found without recursion."""
-    stack = [value]
-    while stack:
-        part = stack.pop()
-        if isinstance(part, str):
-            if "\x00" in part:
-                return "contains a NUL character (U+0000), which cannot be stored."
-            if _SURROGATE.search(part):
-                return "contains half of a surrogate pair, which is not valid Unicode text."
-        elif isinstance(part, dict):
-            stack.extend(part.keys())
-            stack.extend(part.values())
-        elif isinstance(part, list):
-            stack.extend(part)
-    return None
 
 
 def _location(field: str, loc: tuple[int | str, ...]) -> str:

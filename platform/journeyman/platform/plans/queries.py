@@ -1,4 +1,4 @@
-"""Reading plans for the API."""
+"""Reading plans with their progress, for the API and for what agents are shown."""
 
 from collections.abc import Sequence
 
@@ -15,6 +15,8 @@ async def revisions(session: AsyncSession, task_id: str) -> Sequence[Plan]:
 
 
 async def progress(session: AsyncSession, task_id: str, revision: int) -> dict[str, Subtask]:
-    """The subtasks of a revision by their id in the plan."""
-    rows = await session.scalars(sa.select(Subtask).where(Subtask.task_id == task_id, Subtask.revision == revision))
+    """The subtasks of a revision by their id in the plan, in its order."""
+    rows = await session.scalars(
+        sa.select(Subtask).where(Subtask.task_id == task_id, Subtask.revision == revision).order_by(Subtask.position)
+    )
     return {row.subtask_id: row for row in rows}

@@ -92,8 +92,7 @@ async def subtasks_in_force(session: AsyncSession, task_id: str) -> list[tuple[P
     return [(plan, subtask) for plan, subtask in rows]
 
 
-async def subtask_states(session: AsyncSession, task_id: str, revision: int) -> list[Subtask]:
-    rows = await session.scalars(
-        sa.select(Subtask).where(Subtask.task_id == task_id, Subtask.revision == revision).order_by(Subtask.position)
-    )
-    return list(rows)
+async def has_begun(session: AsyncSession, task_id: str, revision: int) -> bool:
+    """Whether any subtask of the plan was ever begun."""
+    begun = sa.exists().where(Subtask.task_id == task_id, Subtask.revision == revision, Subtask.state != "pending")
+    return bool(await session.scalar(sa.select(begun)))

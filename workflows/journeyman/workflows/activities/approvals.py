@@ -7,7 +7,6 @@ from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Any, Final
 
-import sqlalchemy as sa
 from pydantic import ValidationError
 from sqlalchemy.ext.asyncio import AsyncSession
 from temporalio import activity
@@ -25,7 +24,6 @@ from journeyman.platform.kit.database import Database
 from journeyman.platform.plans import queries
 from journeyman.platform.plans import repository as plans
 from journeyman.platform.plans.models import Plan as StoredPlan
-from journeyman.platform.plans.models import Subtask
 from journeyman.platform.tasks import lifecycle
 from journeyman.platform.tasks.contract import TaskState
 from journeyman.platform.tasks.models import Task
@@ -108,10 +106,7 @@ async def unapproved(session: AsyncSession, task: Task, revision: int) -> bool:
     """
     if not asks_for_plans(task):
         return False
-    begun = sa.select(
-        sa.exists().where(Subtask.task_id == task.id, Subtask.revision == revision, Subtask.state != "pending")
-    )
-    if await session.scalar(begun):
+    if await plans.has_begun(session, task.id, revision):
         return False
     asked = await repository.plans_of_epoch(session, task.id, f"{task.id}:plan:{task.epoch}:")
     return not any(runs(approval) and approval.subject["revision"] == revision for approval in asked)
