@@ -14,7 +14,7 @@ SEED ?= 1
 
 export PYTHONDONTWRITEBYTECODE ?= 1
 
-.PHONY: help setup demo up down status test lint format bench endurance faults all-tests histories lock clean distclean
+.PHONY: help setup demo up down status test lint format bench endurance faults slow all-tests histories lock clean distclean
 
 help: ## List the targets
 	@awk 'BEGIN {FS = ":.*## "; print "Usage: make TARGET\n"} /^[a-z-]+:.*## / {printf "  %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -60,6 +60,9 @@ faults: $(STAMP) ## Run the fault-injection tests, minutes-long ones included
 
 endurance: $(STAMP) ## One long task with a kill -9 a minute, compared with an undisturbed run (MINUTES, SEED)
 	@$(BIN)/python -m benchmarks.endurance --minutes $(MINUTES) --seed $(SEED) $(ARGS)
+
+slow: $(STAMP) ## Run the tests that `make test` leaves out: long courses, kills at every point
+	$(BIN)/python -m pytest -m slow $(ARGS)
 
 all-tests: $(STAMP) ## Run every test, the slow ones too
 	$(BIN)/python -m pytest $(ARGS)

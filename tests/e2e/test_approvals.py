@@ -3,6 +3,8 @@
 import asyncio
 from typing import Any
 
+import pytest
+
 from journeyman.platform.embedded.stack import EmbeddedStack
 from journeyman.platform.kit.names import SUBTASK_WORKFLOW
 from journeyman.platform.kit.temporal import connect
@@ -67,6 +69,7 @@ async def test_a_plan_is_approved_with_an_edit(platform: Platform) -> None:
     assert states == ["preparing", "planning", "awaiting_approval", "running", "verifying", "succeeded"]
 
 
+@pytest.mark.slow
 async def test_a_rejected_plan_is_made_anew_as_often_as_a_person_likes(platform: Platform) -> None:
     turns = [planner({**plan(), "expect": f"Reason {n - 1}." if n > 1 else ""}, revision=n) for n in range(1, 6)]
     threads = [*turns, coder(shell("echo x > x"), work()), reviewer(approve())]
@@ -86,6 +89,7 @@ async def test_a_rejected_plan_is_made_anew_as_often_as_a_person_likes(platform:
     assert states == ["preparing", *["planning", "awaiting_approval"] * 5, "running", "verifying", "succeeded"]
 
 
+@pytest.mark.slow
 async def test_an_edit_before_a_rejection_keeps_its_number(platform: Platform) -> None:
     threads = [
         planner(plan()),
@@ -123,6 +127,7 @@ async def test_nobody_decides_on_a_plan(platform: Platform) -> None:
     assert (late.status_code, late.json()["code"]) == (409, "approval_expired")
 
 
+@pytest.mark.slow
 async def test_a_policy_may_approve_what_nobody_decides(platform: Platform) -> None:
     policy = {"plan": "always", **RULE, "expires_after_s": 1, "on_expiry": "approve"}
     outcome = await platform.run(simple(touch("ask")), approval_policy=policy, acceptance=["test -e ask"])
@@ -167,6 +172,7 @@ async def results(platform: Platform, task_id: str) -> list[dict[str, Any]]:
     return [event for event in await platform.events(task_id) if event["type"] == "agent.tool_result"]
 
 
+@pytest.mark.slow
 async def test_a_change_that_is_no_valid_call_runs_nothing_and_says_so(platform: Platform) -> None:
     task_id = await platform.submit(simple(touch("ask")), approval_policy=RULE, acceptance=["test ! -e ask"])
     inbox = Inbox(platform, task_id)
@@ -180,6 +186,7 @@ async def test_a_change_that_is_no_valid_call_runs_nothing_and_says_so(platform:
     assert "`timeout` is not an argument of shell" in result["text"]
 
 
+@pytest.mark.slow
 async def test_calls_that_nobody_decides_on_are_not_run(platform: Platform) -> None:
     threads = simple(touch("ask1", "free"), {**shell("true"), "expect": "nobody decided in time"})
     policy = {**RULE, "expires_after_s": 1}
@@ -188,6 +195,7 @@ async def test_calls_that_nobody_decides_on_are_not_run(platform: Platform) -> N
     assert outcome.of("approval.decided")[0]["data"]["decision"] == "expired"
 
 
+@pytest.mark.slow
 async def test_by_the_word_every_changing_call_and_the_plan_is_asked_for(platform: Platform) -> None:
     threads = simple(call("write_file", path="a", content="x"), call("read_file", path="a"), shell("rm a"))
     task_id = await platform.submit(threads, approval_policy="always", acceptance=["test ! -e a"])
@@ -198,6 +206,7 @@ async def test_by_the_word_every_changing_call_and_the_plan_is_asked_for(platfor
     assert tools == ["plan", "write_file", "shell"]
 
 
+@pytest.mark.slow
 async def test_on_risk_asks_for_what_looks_risky(platform: Platform) -> None:
     threads = simple(shell("echo x > x && git push"), shell("ls && echo fine"))
     task_id = await platform.submit(threads, approval_policy="on_risk", acceptance=["test ! -e x"])
@@ -210,6 +219,7 @@ async def test_on_risk_asks_for_what_looks_risky(platform: Platform) -> None:
     assert len(outcome.of("approval.requested")) == 1
 
 
+@pytest.mark.slow
 async def test_parallel_subtasks_wait_each_for_itself(platform: Platform) -> None:
     threads = [
         planner(plan(subtask("s1"), subtask("s2"), subtask("s3"))),
@@ -256,6 +266,7 @@ async def test_deciding_twice_and_after_a_cancellation(platform: Platform) -> No
     assert [event["data"]["decision"] for event in outcome.of("approval.decided")] == ["approved", "withdrawn"]
 
 
+@pytest.mark.slow
 async def test_a_task_cancelled_while_its_plan_waits(platform: Platform) -> None:
     task_id = await platform.submit(simple(), approval_policy={"plan": "always"})
     await Inbox(platform, task_id).pending()
@@ -265,6 +276,7 @@ async def test_a_task_cancelled_while_its_plan_waits(platform: Platform) -> None
     assert (response.status_code, response.json()["code"]) == (409, "approval_withdrawn")
 
 
+@pytest.mark.slow
 async def test_a_paused_task_takes_decisions_and_goes_on_when_resumed(platform: Platform) -> None:
     task_id = await platform.submit(simple(touch("ask")), approval_policy=RULE, acceptance=["test -e ask"])
     inbox = Inbox(platform, task_id)
@@ -277,6 +289,7 @@ async def test_a_paused_task_takes_decisions_and_goes_on_when_resumed(platform: 
     assert (await platform.end(task_id)).task["verified"] is True
 
 
+@pytest.mark.slow
 async def test_a_message_that_interrupts_comes_before_the_decision(platform: Platform) -> None:
     threads = simple(touch("ask", "free"), {**shell("true"), "expect": "Leave it."})
     task_id = await platform.submit(threads, approval_policy=RULE, acceptance=["test ! -e ask -a ! -e free"])
@@ -293,6 +306,7 @@ async def test_a_message_that_interrupts_comes_before_the_decision(platform: Pla
     assert all(text.startswith("Not run: a message from a person came first.") for text in found)
 
 
+@pytest.mark.slow
 async def test_a_wait_goes_on_in_a_new_run(platform: Platform, full_stack: EmbeddedStack) -> None:
     """Runs end between turns and within waits alike: no decision is lost on the way, no call is done twice."""
     count = 9
@@ -349,6 +363,7 @@ async def test_workers_killed_while_an_approval_is_pending(platform: Platform, f
     assert len(results) == len(set(results))
 
 
+@pytest.mark.slow
 async def test_the_api_killed_right_after_it_acknowledged_a_decision(
     platform: Platform, full_stack: EmbeddedStack
 ) -> None:

@@ -4,6 +4,7 @@ import asyncio
 from typing import Any
 
 import httpx
+import pytest
 
 from support.platform import Outcome, Platform
 from support.scripts import Turn, approve, coder, plan, planner, reviewer, shell, subtask, work
@@ -98,6 +99,7 @@ async def test_a_running_task_is_taken_back_and_ends_verified(platform: Platform
     assert second["thread_id"] not in {one["thread_id"] for one in after}
 
 
+@pytest.mark.slow
 async def test_twice_and_forward_again(platform: Platform) -> None:
     task_id = await platform.submit(threads(*steps(delay_ms=300)), acceptance=[lines()])
     made = await wait_for_checkpoints(platform, task_id, 4)
@@ -125,6 +127,7 @@ async def test_two_at_once_are_applied_in_order(platform: Platform) -> None:
     ]
 
 
+@pytest.mark.slow
 async def test_back_to_the_plan_and_to_a_hand_over(platform: Platform) -> None:
     script = [planner(plan()), coder(*steps(), work()), reviewer({**shell("cat log"), "delay_ms": 3000}, approve())]
     task_id = await platform.submit(script, acceptance=[lines()])
@@ -144,6 +147,7 @@ async def test_back_to_the_plan_and_to_a_hand_over(platform: Platform) -> None:
     assert len(outcome.of("plan.proposed")) == 1
 
 
+@pytest.mark.slow
 async def test_a_paused_task_is_taken_back_and_stays_paused(platform: Platform) -> None:
     task_id = await platform.submit(threads(*steps(delay_ms=300)), acceptance=[lines()])
     first = (await wait_for_checkpoints(platform, task_id, 2))[0]
@@ -157,6 +161,7 @@ async def test_a_paused_task_is_taken_back_and_stays_paused(platform: Platform) 
     verified(await platform.end(task_id))
 
 
+@pytest.mark.slow
 async def test_what_the_circuit_breaker_saw_is_undone(platform: Platform) -> None:
     turns = [shell("echo 0 >> log"), {**shell("cat nothing"), "repeat": 6}, *steps()[1:]]
     task_id = await platform.submit(threads(*turns), acceptance=[lines()])
@@ -171,6 +176,7 @@ async def test_what_the_circuit_breaker_saw_is_undone(platform: Platform) -> Non
     verified(await platform.end(task_id))
 
 
+@pytest.mark.slow
 async def test_parallel_subtasks_are_taken_back_together(platform: Platform) -> None:
     turns = {name: [{**shell(f"echo {n} >> {name}"), "delay_ms": 250} for n in range(4)] for name in ("a", "b")}
     script = [
@@ -188,6 +194,7 @@ async def test_parallel_subtasks_are_taken_back_together(platform: Platform) -> 
     assert len(outcome.of("subtask.completed")) == 2
 
 
+@pytest.mark.slow
 async def test_a_cancellation_wins_over_a_rewind(platform: Platform) -> None:
     task_id = await platform.submit(threads(*steps(delay_ms=300)))
     first = (await wait_for_checkpoints(platform, task_id, 2))[0]
@@ -238,6 +245,7 @@ async def test_a_fork_of_an_ended_task_with_another_instruction(platform: Platfo
     assert (await platform.task(ended.task["id"])) == ended.task
 
 
+@pytest.mark.slow
 async def test_a_fork_from_the_reviewers_verdict_only_verifies(platform: Platform) -> None:
     ended = await platform.run(threads(), acceptance=[lines()])
     (verdict,) = await checkpoints(platform, ended.task["id"], "reviewer")

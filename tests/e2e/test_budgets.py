@@ -60,6 +60,7 @@ async def test_all_tasks_stop_at_the_projects_limit_and_go_on_once_it_is_raised(
     assert [(event["level"], event["limit"], event["of"]) for event in warned] == [("project", "max_steps", 8)]
 
 
+@pytest.mark.slow
 async def test_wall_time_counts_work_and_not_waiting(fresh):
     task = await fresh.submit(
         simple(shell("sleep 3"), shell("echo done > log")), budget={"max_wall_s": 3}, acceptance=["test -f log"]

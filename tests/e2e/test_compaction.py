@@ -8,6 +8,8 @@ import asyncio
 from itertools import pairwise
 from typing import Any
 
+import pytest
+
 from journeyman.platform.embedded.stack import EmbeddedStack
 from support.platform import Platform
 from support.requests import Recorded, conversations
@@ -86,6 +88,7 @@ async def test_what_matters_survives_several_compactions(platform: Platform) -> 
     assert "48213" in outcome.results("recall")[0]["text"]
 
 
+@pytest.mark.slow
 async def test_summaries_that_do_not_help_pause_the_task(platform: Platform) -> None:
     """Not an endless loop at full price, and not the end of the task either."""
     threads = [
@@ -108,6 +111,7 @@ async def test_summaries_that_do_not_help_pause_the_task(platform: Platform) -> 
     assert sum(event["type"] == "agent.compacted" for event in await platform.events(task_id)) <= 2
 
 
+@pytest.mark.slow
 async def test_a_worker_killed_in_the_middle_of_a_compaction(platform: Platform, full_stack: EmbeddedStack) -> None:
     threads = [
         planner(plan()),

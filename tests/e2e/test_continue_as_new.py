@@ -63,6 +63,7 @@ def check(outcome: Outcome) -> None:
     assert len(outcome.of("task.completed")) == 1
 
 
+@pytest.mark.slow
 async def test_signals_around_every_boundary_are_heard(platform: Platform, temporal: Client) -> None:
     task_id = await platform.submit(threads(), acceptance=acceptance())
     rng = random.Random(8)
@@ -105,6 +106,7 @@ async def test_a_pause_at_a_boundary_holds_in_the_next_run(platform: Platform, t
     assert await runs(temporal, task_id, SUBTASK_WORKFLOW) >= 2
 
 
+@pytest.mark.slow
 async def test_a_cancel_is_heard_whenever_it_comes(platform: Platform) -> None:
     rng = random.Random(2)
     tasks = [await platform.submit(threads()) for _ in range(4)]
@@ -119,6 +121,7 @@ async def test_a_cancel_is_heard_whenever_it_comes(platform: Platform) -> None:
     assert set(ends) == {"cancelled"}
 
 
+@pytest.mark.slow
 async def test_workers_are_killed_all_the_while(
     platform: Platform, full_stack: EmbeddedStack, temporal: Client
 ) -> None:

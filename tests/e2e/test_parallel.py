@@ -1,5 +1,7 @@
 """Independent subtasks at the same time, each in a fork of the workspace; their results merged."""
 
+import pytest
+
 from support.platform import Outcome, Platform
 from support.scripts import approve, call, coder, plan, planner, reviewer, shell, subtask, work
 
@@ -69,6 +71,7 @@ async def test_the_work_of_others_outlives_a_subtask_that_fails(platform: Platfo
     assert [event["subtask_id"] for event in outcome.of("subtask.failed")] == ["a"]
 
 
+@pytest.mark.slow
 async def test_a_limit_that_several_hit_pauses_all_of_them(platform: Platform) -> None:
     names = ["a", "b", "c"]
     threads = [

@@ -100,6 +100,7 @@ async def test_a_full_disk_comes_back_as_a_result_and_loses_nothing(platform: Pl
     assert len(outcome.of("checkpoint.created")) >= len(steps)
 
 
+@pytest.mark.slow
 async def test_used_up_processes_are_told_and_a_bomb_ends_with_its_command(platform: Platform) -> None:
     outcome = await platform.run(
         simple(shell(":(){ :|:& }; : & sleep 1"), shell("seq 3 | wc -l; set -- /proc/[0-9]*; echo $#")),
@@ -155,6 +156,7 @@ def on_machine(directory: Path, sandbox_id: str) -> bool:
     return (directory / "sandboxes" / sandbox_id).exists()
 
 
+@pytest.mark.slow
 async def test_two_machines_share_the_work_and_one_may_die(
     platform: Platform, full_stack: EmbeddedStack, elsewhere: Path
 ) -> None:

@@ -66,6 +66,7 @@ def check(outcome: Outcome) -> None:
         assert len(outcome.of(type_)) == 1, type_
 
 
+@pytest.mark.slow
 async def test_running_tasks_move_to_a_worker_of_other_code(
     platform: Platform, full_stack: EmbeddedStack, temporal: Client, capsys: pytest.CaptureFixture[str]
 ) -> None:

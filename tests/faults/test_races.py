@@ -26,6 +26,7 @@ async def post(platform: Platform, task_id: str, action: str) -> int:
 
 
 @pytest.mark.parametrize("seed", [0, *(pytest.param(seed, marks=pytest.mark.slow) for seed in (1, 2))])
+@pytest.mark.slow
 async def test_pauses_and_resumes_race(platform: Platform, full_stack: EmbeddedStack, seed: int) -> None:
     chance = random.Random(seed)
     task_id = await platform.submit(steps(), acceptance=ACCEPTANCE)

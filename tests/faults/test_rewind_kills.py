@@ -13,6 +13,7 @@ LINES = 6
 
 
 @pytest.mark.parametrize("once_applied", [False, True])
+@pytest.mark.slow
 async def test_workers_killed_during_a_rewind(
     platform: Platform, full_stack: EmbeddedStack, *, once_applied: bool
 ) -> None:

@@ -49,6 +49,7 @@ async def test_killed_under_a_command(platform: Platform, full_stack: EmbeddedSt
     assert any("may have run" in result["text"] for result in outcome.results("shell"))
 
 
+@pytest.mark.slow
 async def test_killed_between_two_steps(platform: Platform, full_stack: EmbeddedStack) -> None:
     threads = simple(
         shell("echo 1 >> log; touch /tmp/gone"),
@@ -101,6 +102,7 @@ async def test_the_reviewers_is_killed(platform: Platform, full_stack: EmbeddedS
 
 
 @pytest.mark.parametrize("where", ["acceptance", pytest.param("setup", marks=pytest.mark.slow)])
+@pytest.mark.slow
 async def test_killed_under_a_command_of_the_platform(
     platform: Platform, full_stack: EmbeddedStack, where: str
 ) -> None:
@@ -117,6 +119,7 @@ async def test_killed_under_a_command_of_the_platform(
     assert len(outcome.of("sandbox.replaced")) == 1
 
 
+@pytest.mark.slow
 async def test_a_full_disk_is_said_and_can_be_cleared(platform: Platform, full_stack: EmbeddedStack) -> None:
     threads = simple(
         shell("echo 1 >> log"),

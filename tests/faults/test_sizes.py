@@ -1,5 +1,7 @@
 """What is too large is refused with words, or carried; never retried for ever."""
 
+import pytest
+
 from journeyman.platform.embedded.stack import EmbeddedStack
 from support.oracle import check_verified
 from support.platform import Platform
@@ -8,6 +10,7 @@ from support.scripts import call, shell, simple
 THREE_MB = 3 * 1024 * 1024
 
 
+@pytest.mark.slow
 async def test_three_megabytes_from_the_model_and_from_a_command(platform: Platform, full_stack: EmbeddedStack) -> None:
     threads = simple(
         call("write_file", path="big", content="0123456789abcde\n" * (THREE_MB // 16)),

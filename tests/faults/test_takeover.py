@@ -79,6 +79,7 @@ async def test_killed_in_the_middle_of_a_command_which_goes_on_and_is_found_agai
 
 
 @pytest.mark.parametrize("tool", ["shell", "edit_file", "write_file"])
+@pytest.mark.slow
 async def test_killed_between_a_side_effect_and_its_completion(
     platform: Platform, full_stack: EmbeddedStack, tool: str
 ) -> None:
