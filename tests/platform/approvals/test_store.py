@@ -19,6 +19,8 @@ from journeyman.platform.kit.clock import now
 from journeyman.platform.kit.database import Database
 from journeyman.platform.kit.errors import Conflict, InvalidInput, NotFound
 from journeyman.platform.outbox.models import OutboxEntry
+from journeyman.platform.steering import service as steering
+from journeyman.platform.steering.schemas import SendMessage
 from journeyman.platform.tasks import lifecycle
 from journeyman.platform.tasks import service as tasks
 from journeyman.platform.tasks.contract import TaskState
@@ -95,6 +97,17 @@ async def outcome_of(attempt: Coroutine[Any, Any, Any]) -> str:
     except Conflict as error:
         return error.code
     return "done"
+
+
+async def held_up(database: Database, holder: int) -> None:
+    """Return once another connection waits for a lock that this one holds."""
+    waits = sa.text("SELECT EXISTS (SELECT FROM pg_stat_activity WHERE :holder = ANY (pg_blocking_pids(pid)))")
+    async with asyncio.timeout(20):
+        while True:
+            async with database.transaction() as session:
+                if await session.scalar(waits, {"holder": holder}):
+                    return
+            await asyncio.sleep(0.01)
 
 
 def counted(outcome: str) -> float:
@@ -182,6 +195,21 @@ async def test_a_decision_repeated_under_its_key_is_the_first_one(database: Data
     with pytest.raises(Conflict) as refused:
         await decide(database, project_id, asked.id, "reject", idempotency_key="k")
     assert refused.value.code == "idempotency_key_reused"
+
+
+async def test_a_decision_and_a_message_under_one_key_at_once(database: Database) -> None:
+    project_id, task_id = await make_asking(database)
+    (approval,) = await ask(database, task_id)
+    async with database.transaction() as session:
+        await tasks.lock(session, project_id, task_id)
+        decision = asyncio.create_task(
+            outcome_of(decide(database, project_id, approval.id, "approve", idempotency_key="k"))
+        )
+        await held_up(database, await session.scalar(sa.func.pg_backend_pid()))
+        body = SendMessage(text="Wait.")
+        sent = await steering.send(session, project_id, task_id, body, author=KEY, key="k")
+    assert sent.replayed is False
+    assert await decision == "idempotency_key_reused"
 
 
 async def test_what_cannot_be_meant_is_refused(database: Database) -> None:

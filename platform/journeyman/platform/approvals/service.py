@@ -180,13 +180,14 @@ async def decide(
     if body.edited is not None and body.decision == "reject":
         raise refuse("edited", "goes only with approve; tell in note what to do instead.")
     approval = await read(session, project_id, approval_id)
+    # Before the key, as every other command on a task: two that have the same key would wait for each other otherwise.
+    task = await lock_task(session, approval.task_id)
     request_ = body.model_dump(mode="json", exclude_unset=True)
     command = f"decide {approval_id}"
     earlier = await idempotency.claim(session, project_id, idempotency_key, command, request_, approval_id)
+    approval = await repository.lock(session, approval_id)
     if earlier is not None:
         return approval
-    task = await lock_task(session, approval.task_id)
-    approval = await repository.lock(session, approval_id)
     verdict = Verdict(decision=body.decision, by=by, note=body.note, edited=body.edited)
     return await settle_verdict(session, task, approval, verdict)
 
