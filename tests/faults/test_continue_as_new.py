@@ -10,7 +10,7 @@ from support.oracle import check_on
 from support.scripts import shell, simple
 
 STEPS = 40
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(1200)]
 
 
 @pytest.mark.parametrize("machine", [{"JOURNEYMAN_TEMPORAL_RUN_EVENTS": "60"}], indirect=True)
@@ -34,7 +34,7 @@ async def test_kills_and_signals_while_runs_change(machine: Machine) -> None:
             await machine.call("POST", f"/v1/tasks/{task_id}/pause")
             await machine.call("POST", f"/v1/tasks/{task_id}/resume")
             pauses += 1
-    await check_on(machine, task_id, 300)
+    await check_on(machine, task_id, 600)
     types = [event["type"] for event in await machine.events(task_id)]
     assert types.count("task.paused") == pauses
     assert types.count("task.resumed") == pauses

@@ -72,9 +72,14 @@ async def check_verified(stack: EmbeddedStack, outcome: Outcome) -> Projection:
 
 async def check_on(machine: Machine, task_id: str, timeout_s: float = 150) -> Projection:
     """Wait for the end of a task on a machine of its own; it must be verified, and nothing lost or doubled."""
-    async with asyncio.timeout(timeout_s):
-        while (task := await machine.call("GET", f"/v1/tasks/{task_id}"))["state"] not in TERMINAL:
-            await asyncio.sleep(0.2)
+    try:
+        async with asyncio.timeout(timeout_s):
+            while (task := await machine.call("GET", f"/v1/tasks/{task_id}"))["state"] not in TERMINAL:
+                await asyncio.sleep(0.2)
+    except TimeoutError:
+        events = await machine.events(task_id)
+        tail = [(event["time"], event["type"], event["data"]) for event in events[-6:]]
+        raise AssertionError(f"the task did not end; {len(events)} events, the last: {tail}") from None
     assert task["state"] == "succeeded", task["failure"]
     assert task["verified"] is True
     async with asyncio.timeout(20):
