@@ -29,6 +29,10 @@ _OUTPUT: Final = re.compile(r"\bout_\d+_(\d+)\b")
 _REPLACED: Final = f"{sandbox_replaced_note()['content']}\n\n"
 _DEGRADED_MEMORY: Final = "; it can be recalled once the memory index answers again."
 
+_CUT: Final = "\n[… "
+"""Begins the line that stands for what an event leaves out of a text; see ``events.log.storable``."""
+_END: Final = 5000
+
 _LEFT_OUT: Final = frozenset(
     {"model.started", "model.failed", "sandbox.leased", "sandbox.replaced", "sandbox.released"}
 )
@@ -195,6 +199,9 @@ class _Projector:
             self._begin(event)
         elif type_.startswith("agent.") or type_ in {"checkpoint.created", "sandbox.limit_hit"}:
             self._in_step(event)
+        elif type_ in {"memory.written", "note.written"} and event["thread_id"] in self._threads:
+            # By a call of the agent: done again with the rest of a step that a sandbox took with it.
+            self._in_step(event)
         elif type_ in _OF_THE_TASK:
             content = {name: _plain(data.get(name)) for name in _OF_THE_TASK[type_]}
             self._timeline.append(Entry("task", None, type_, content))
@@ -270,7 +277,7 @@ class _Projector:
             text = text.removesuffix(_DEGRADED_MEMORY) + "."
             self._recovery["memory degraded"] += 1
             self._disturb(thread, step.shown + 1)
-        return {"text": _plain(text), **{name: data.get(name) for name in _RESULT}}
+        return {"text": _plain(_ends(text)), **{name: data.get(name) for name in _RESULT}}
 
     def _void(self, thread: _Thread, step: _Step) -> None:
         if not step.void:
@@ -283,6 +290,12 @@ class _Projector:
     def _disturb(thread: _Thread, shown: int) -> None:
         if thread.disturbed_from is None or shown < thread.disturbed_from:
             thread.disturbed_from = shown
+
+
+def _ends(text: str) -> str:
+    """Of a text that its event holds cut, what is there however long the note before it was."""
+    head, cut, tail = text.partition(_CUT)
+    return text if not cut else f"{head[:_END]}{cut}{tail[-_END:]}"
 
 
 def _plain(value: Any) -> Any:

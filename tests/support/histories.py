@@ -11,7 +11,7 @@ from temporalio.worker import Replayer
 
 from journeyman.platform.kit.temporal import data_converter
 from journeyman.workflows.fingerprint import covered_code, fingerprint
-from journeyman.workflows.worker import WORKFLOWS, workflow_runner
+from journeyman.workflows.worker import WORKFLOWS, checking_runner
 
 FOLDER = Path(__file__).parents[1] / "workflows" / "histories"
 CODE = FOLDER / "code.json"
@@ -19,7 +19,7 @@ CODE = FOLDER / "code.json"
 
 
 def replayer() -> Replayer:
-    return Replayer(workflows=WORKFLOWS, workflow_runner=workflow_runner(), data_converter=data_converter(None))
+    return Replayer(workflows=WORKFLOWS, checking_runner=checking_runner(), data_converter=data_converter(None))
 
 
 def stored() -> Iterator[tuple[str, WorkflowHistory]]:
