@@ -21,7 +21,7 @@ from benchmarks.results import Row, percentile, report
 from journeyman.platform.embedded.specs import Part, Status
 from journeyman.platform.kit.names import subtask_workflow_id
 
-SAMPLES = 8
+SAMPLES = 10
 TARGET_S = 3.0
 
 Event = dict[str, Any]
@@ -120,7 +120,9 @@ async def sample(
     run: Run, client: Client, take: Callable[[Run, Client], Awaitable[tuple[float, str] | None]], samples: int
 ) -> list[float]:
     times: list[float] = []
-    for _ in range(samples * 4):
+    for attempt in range(samples * 2):
+        if attempt == 5 and not times:
+            break
         while any(part.status is not Status.READY for part in run.stack.parts):
             await asyncio.sleep(0.05)
         taken = await take(run, client)
@@ -147,6 +149,10 @@ async def measure() -> list[Row]:
             ("killed with the workflow in its cache", beside_a_call),
         ):
             times = await sample(run, client, take, SAMPLES)
+            print(name, [round(seconds, 2) for seconds in times], flush=True)
+            if not times:
+                # On one machine the worker with the workflow in its cache carries out its activities, too.
+                continue
             everything += times
             rows.append(Row(f"takeover: {name}", f"p50 of {len(times)}", percentile(times, 0.5), "s"))
             rows.append(Row(f"takeover: {name}", "max", max(times), "s"))

@@ -19,7 +19,7 @@ CODE = FOLDER / "code.json"
 
 
 def replayer() -> Replayer:
-    return Replayer(workflows=WORKFLOWS, checking_runner=checking_runner(), data_converter=data_converter(None))
+    return Replayer(workflows=WORKFLOWS, workflow_runner=checking_runner(), data_converter=data_converter(None))
 
 
 def stored() -> Iterator[tuple[str, WorkflowHistory]]:
