@@ -10,7 +10,9 @@ from journeyman.platform.kit.errors import Unavailable
 if TYPE_CHECKING:
     import openai
 
-_BATCH: Final = 32
+_BATCH: Final = 4
+"""Texts in one request. A small machine needs a second or more for a long one; a request that times out is lost work, and is
+asked for again."""
 _MOST_CHARACTERS: Final = 4000
 """Beyond the window of the models meant here (512 tokens); the server cuts what its model does not take."""
 

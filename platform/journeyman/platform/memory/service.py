@@ -23,7 +23,7 @@ from journeyman.platform.memory import repository
 from journeyman.platform.memory.embedder import OpenAIEmbedder
 from journeyman.platform.memory.indexing import MemoryIndex
 from journeyman.platform.memory.models import Memory
-from journeyman.platform.memory.port import Embedder, VectorMemory
+from journeyman.platform.memory.port import Embedder, Match, VectorMemory
 from journeyman.platform.memory.qdrant import QdrantVectorMemory
 from journeyman.platform.memory.ranking import Candidate, best
 from journeyman.platform.tasks.contract import TaskState
@@ -39,6 +39,9 @@ MIN_SCORE: Final = 0.78
 what answers a question 0.82 to 0.90 (``benchmarks/memory.py``)."""
 
 MAX_QUERY: Final = 2000
+RECALL_S: Final = 10.0
+"""Longest wait for what is known. An agent that works without it is better off than one that waits for it."""
+
 _CANDIDATES: Final = 4
 """How many times more are ranked than are asked for."""
 
@@ -224,14 +227,9 @@ class MemoryService:
         """What the project knows that fits the query, best first; only what counts, neither deleted nor superseded."""
         query = query.strip()[:MAX_QUERY]
         try:
-            await self.index.prepare()
-            with self.index.health.of("embedder"):
-                vector = await self._embedder.embed_query(query, project_id=project_id)
-            with self.index.health.of("index"):
-                matches = await self._vectors.search(
-                    project_id, vector, limit=max(20, _CANDIDATES * limit), min_score=MIN_SCORE
-                )
-        except Unavailable:
+            async with asyncio.timeout(RECALL_S):
+                matches = await self._matches(project_id, query, max(20, _CANDIDATES * limit))
+        except (Unavailable, TimeoutError):
             MEMORY_DEGRADED.inc()
             return Recollection((), degraded=True)
         async with self._database.transaction() as session:
@@ -253,6 +251,13 @@ class MemoryService:
                 for found in best(candidates, now(), limit)
             )
         )
+
+    async def _matches(self, project_id: str, query: str, limit: int) -> list[Match]:
+        await self.index.prepare()
+        with self.index.health.of("embedder"):
+            vector = await self._embedder.embed_query(query, project_id=project_id)
+        with self.index.health.of("index"):
+            return await self._vectors.search(project_id, vector, limit=limit, min_score=MIN_SCORE)
 
     def used(self, recollection: Recollection) -> None:
         """Count that these were shown to an agent. Nobody waits for it, and a crash may lose it."""
