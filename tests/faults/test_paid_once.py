@@ -1,4 +1,4 @@
-"""A worker that dies with an answer in its hands, before it has stored it: the answer is not paid for again."""
+"""A worker that dies in the middle of an answer, or with it in its hands before it has stored it: it is paid for once."""
 
 import asyncio
 
@@ -47,6 +47,31 @@ async def test_killed_between_the_answer_and_its_storing(platform: Platform, ful
         assert [event["data"]["attempt"] for event in outcome.of("model.started") if event["data"]["attempt"] > 1]
         completed = outcome.of("model.completed")
         assert len(completed) == len(steps)
+    finally:
+        await database.close()
+
+
+async def test_killed_in_the_middle_of_an_answer(platform: Platform, full_stack: EmbeddedStack) -> None:
+    slow = {**shell("echo second >> log"), "delay_ms": 5000}
+    threads = [planner(plan()), coder(shell("echo first >> log"), slow, work()), reviewer(approve())]
+    database = Database(create_engine(full_stack.settings.database_url))
+    try:
+        task_id = await platform.submit(threads, acceptance=['test "$(cat log)" = "$(printf \'first\nsecond\')"'])
+        async with asyncio.timeout(60):
+            while not any("first" in str(event["data"]) for event in await tool_calls(platform, task_id)):
+                await asyncio.sleep(0.02)
+            while not [each for each in await entries(database, task_id) if each.state == "reserved"]:
+                await asyncio.sleep(0.01)
+        [running] = [each.request_id for each in await entries(database, task_id) if each.state == "reserved"]
+        await asyncio.gather(*(kill_and_wait(full_stack, f"worker-{number}", 60) for number in (1, 2)))
+        outcome = await platform.end(task_id, 120)
+        assert outcome.task["state"] == "succeeded", outcome.task["failure"]
+        after = await entries(database, task_id)
+        assert {(each.state, each.estimated) for each in after} == {("settled", False)}
+        assert running in {each.request_id for each in after}
+        steps = [each.step_key for each in after]
+        assert len(steps) == len(set(steps)) == len(outcome.of("model.completed")), "a step was paid for twice"
+        assert [event["data"]["attempt"] for event in outcome.of("model.started") if event["data"]["attempt"] > 1]
     finally:
         await database.close()
 

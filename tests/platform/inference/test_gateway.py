@@ -9,9 +9,11 @@ import pytest
 import sqlalchemy as sa
 from aiohttp import web
 
-from journeyman.platform.inference.client import OpenAIModelEngine
+from journeyman.platform.inference.client import OpenAIModelEngine, request_body
 from journeyman.platform.inference.errors import ModelRejected, ModelUnavailable
+from journeyman.platform.inference.gateway import running
 from journeyman.platform.inference.gateway.app import create_gateway
+from journeyman.platform.inference.gateway.metrics import JOINED
 from journeyman.platform.inference.ledger import LedgerCall, LedgerService
 from journeyman.platform.inference.models import LedgerEntry
 from journeyman.platform.inference.port import CallIdentity
@@ -205,7 +207,8 @@ async def test_one_entry_a_request_id(client, database, project, model_request):
     ]
 
 
-async def test_the_same_attempt_twice_at_once_is_sent_once(client, engine, database, project, model_request, wire):
+@pytest.mark.parametrize("attempt", [1, 2])
+async def test_a_step_asked_twice_at_once_is_sent_once(client, engine, database, project, model_request, attempt):
     release = asyncio.Event()
 
     async def handler(request):
@@ -215,15 +218,69 @@ async def test_the_same_attempt_twice_at_once_is_sent_once(client, engine, datab
     engine.handler = handler
     first = asyncio.create_task(client.complete(model_request(identity=CallIdentity(project, "step"))))
     await asyncio.wait_for(engine.entered.wait(), 5)
-    with pytest.raises(ModelUnavailable, match="still running"):
-        await client.complete(model_request(identity=CallIdentity(project, "step")))
+    # The first caller may be frozen, with a connection that stands.
+    second = asyncio.create_task(client.complete(model_request(identity=CallIdentity(project, "step", attempt))))
+    await until_joined(1)
     release.set()
-    await first
+    assert [answer.text for answer in await asyncio.gather(first, second)] == ["Hello", "Hello"]
     assert len(engine.requests) == 1
-    assert len(await entries(database, project)) == 1
+    assert [(e.attempt, e.state, e.estimated) for e in await entries(database, project)] == [(1, "settled", False)]
 
 
-async def test_a_newer_attempt_ends_the_one_whose_caller_only_looks_alive(
+async def test_a_newer_attempt_gets_the_answer_that_its_dead_caller_had_begun_to_read(
+    http, gateway, client, engine, database, project, model_request, wire
+):
+    release = asyncio.Event()
+
+    async def handler(request):
+        response = await engine.open_stream(request)
+        await response.write(wire.sse(wire.chunk({"content": "one "})))
+        await release.wait()
+        for event in (wire.chunk({"content": "two"}), wire.chunk({}, "stop"), wire.usage_chunk(), b"[DONE]"):
+            await response.write(wire.sse(event))
+        return response
+
+    engine.handler = handler
+    request = model_request(identity=CallIdentity(project, "step", 2))
+    async with http.post(
+        f"{gateway}/v1/chat/completions", data=request_body(request), headers=internal(project, step="step", attempt=1)
+    ) as response:
+        assert b"one" in await response.content.readany()
+        response.close()
+    again = asyncio.create_task(client.complete(request))
+    await until_joined(1)
+    assert not engine.cancelled.is_set()
+    release.set()
+    assert (await again).text == "one two"
+    assert len(engine.requests) == 1
+    assert [(e.attempt, e.state, e.estimated) for e in await entries(database, project)] == [(1, "settled", False)]
+
+
+async def test_an_answer_that_ends_while_nobody_listens_is_there_for_who_comes_back(
+    http, gateway, client, engine, database, project, model_request
+):
+    release = asyncio.Event()
+
+    async def handler(request):
+        await release.wait()
+        return await engine.plain(request)
+
+    engine.handler = handler
+    request = model_request(identity=CallIdentity(project, "step", 2))
+    call = asyncio.create_task(
+        http.post(f"{gateway}/v1/chat/completions", data=request_body(request), headers=internal(project, step="step"))
+    )
+    await asyncio.wait_for(engine.entered.wait(), 5)
+    call.cancel()
+    with suppress(asyncio.CancelledError):
+        await call
+    release.set()
+    await entry_in_state(database, project, "settled")
+    assert (await client.complete(request)).text == "Hello"
+    assert len(engine.requests) == 1
+
+
+async def test_a_newer_attempt_with_another_request_ends_the_one_before_it(
     client, engine, database, project, model_request
 ):
     release = asyncio.Event()
@@ -234,11 +291,12 @@ async def test_a_newer_attempt_ends_the_one_whose_caller_only_looks_alive(
         return await engine.plain(request)
 
     engine.handler = handler
+    other = [{"role": "user", "content": "And what a person said meanwhile"}]
     frozen = asyncio.create_task(client.complete(model_request(identity=CallIdentity(project, "step", 1))))
     await asyncio.wait_for(engine.entered.wait(), 5)
-    answer = await client.complete(model_request(identity=CallIdentity(project, "step", 2)))
+    answer = await client.complete(model_request(identity=CallIdentity(project, "step", 2), messages=other))
     assert answer.text == "Hello"
-    with pytest.raises(ModelUnavailable):
+    with pytest.raises(ModelUnavailable, match="given up"):
         await frozen
     release.set()
     # One answer was paid; what the other cost is an estimate, and says so.
@@ -247,9 +305,16 @@ async def test_a_newer_attempt_ends_the_one_whose_caller_only_looks_alive(
         (2, "settled", False),
     ]
     # An older attempt that comes late does not end a newer one, and gets the answer that is there.
-    again = await client.complete(model_request(identity=CallIdentity(project, "step", 1)))
+    again = await client.complete(model_request(identity=CallIdentity(project, "step", 1), messages=other))
     assert again.text == "Hello"
     assert len(engine.requests) == 2
+
+
+async def until_joined(count):
+    before = JOINED._value.get()
+    async with asyncio.timeout(5):
+        while JOINED._value.get() < before + count:
+            await asyncio.sleep(0.005)
 
 
 async def test_an_attempt_that_a_killed_gateway_left_becomes_ambiguous(client, database, project, model_request):
@@ -328,8 +393,14 @@ async def test_concurrent_calls_never_promise_more_than_the_budget(
     assert usage.prompt_tokens == 100 * len(reserved)
 
 
+@pytest.mark.parametrize("how", ["a project's key", "cancelled", "nobody came back"])
 @pytest.mark.parametrize("when", ["before the first chunk", "in the stream"])
-async def test_a_caller_who_hangs_up_ends_the_engines_work(http, gateway, engine, database, project, wire, when):
+async def test_a_call_that_nobody_wants_ends_the_engines_work(
+    http, gateway, client, engine, database, project, wire, when, how, monkeypatch
+):
+    if how == "nobody came back":
+        monkeypatch.setattr(running, "ORPHANED_S", 0.2)
+
     async def handler(request):
         if when == "in the stream":
             response = await engine.open_stream(request)
@@ -339,7 +410,11 @@ async def test_a_caller_who_hangs_up_ends_the_engines_work(http, gateway, engine
 
     engine.handler = handler
     body = {**CHAT, "stream": when == "in the stream"}
-    call = asyncio.create_task(http.post(f"{gateway}/v1/chat/completions", json=body, headers=internal(project)))
+    headers = internal(project)
+    if how == "a project's key":
+        async with database.transaction() as session:
+            headers = {"Authorization": f"Bearer {(await tenancy.create_key(session, project, 'k', 'member')).secret}"}
+    call = asyncio.create_task(http.post(f"{gateway}/v1/chat/completions", json=body, headers=headers))
     await asyncio.wait_for(engine.entered.wait(), 5)
     if when == "in the stream":
         response = await call
@@ -349,11 +424,38 @@ async def test_a_caller_who_hangs_up_ends_the_engines_work(http, gateway, engine
         call.cancel()
         with suppress(asyncio.CancelledError):
             await call
+    if how == "cancelled":
+        assert not engine.cancelled.is_set()
+        await client.cancel(CallIdentity(project, "step-1"))
     await asyncio.wait_for(engine.cancelled.wait(), 2)
     entry = await entry_in_state(database, project, "settled")
     assert entry.estimated
     assert entry.prompt_tokens > 0
     assert entry.completion_tokens == (4 if when == "in the stream" else 0)
+
+
+async def test_only_ones_own_call_can_be_cancelled(http, gateway, client, engine, database, project, model_request):
+    release = asyncio.Event()
+
+    async def handler(request):
+        await release.wait()
+        return await engine.plain(request)
+
+    engine.handler = handler
+    call = asyncio.create_task(client.complete(model_request(identity=CallIdentity(project, "step", 2))))
+    await asyncio.wait_for(engine.entered.wait(), 5)
+    url = f"{gateway}/v1/chat/completions/cancel"
+    async with database.transaction() as session:
+        key = await tenancy.create_key(session, project, "test", "member")
+    theirs = {"Authorization": f"Bearer {key.secret}", "X-Journeyman-Request": "step"}
+    async with http.post(url, headers=theirs) as response:
+        assert response.status == 422
+    # An older attempt's end, of a worker that was frozen, is not that of the newer one; nor is another step's.
+    for headers in (internal(project, step="step", attempt=1), internal(project, step="other", attempt=2)):
+        async with http.post(url, headers=headers) as response:
+            assert await response.json() == {"cancelled": False}
+    release.set()
+    assert (await call).text == "Hello"
 
 
 @pytest.mark.parametrize("ending", ["reset", "eof", "half an event"])

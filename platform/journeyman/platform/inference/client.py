@@ -13,15 +13,18 @@ from openai.types.chat import ChatCompletionChunk
 
 from journeyman.platform.inference.assembly import StreamAssembler
 from journeyman.platform.inference.errors import ModelRejected, ModelUnavailable
-from journeyman.platform.inference.port import ModelAnswer, ModelRequest, OnDelta, TokenUsage
+from journeyman.platform.inference.port import CallIdentity, ModelAnswer, ModelRequest, OnDelta, TokenUsage
 from journeyman.platform.inference.redaction import error_text
 from journeyman.platform.kit import clock
 from journeyman.platform.kit.errors import BudgetExhausted, JourneymanError
+from journeyman.platform.kit.logging import get_logger
 from journeyman.platform.kit.settings import Settings
 from journeyman.platform.kit.telemetry import inject, model_span
 
 _RETRYABLE_STATUS: Final = frozenset({408, 409, 425, 429})
 _CONNECT_TIMEOUT_S: Final = 5.0
+_CANCEL_TIMEOUT_S: Final = 2.0
+_log = get_logger(__name__)
 
 
 class OpenAIModelEngine:
@@ -60,6 +63,16 @@ class OpenAIModelEngine:
                 finish_reasons=(answer.finish_reason,),
             )
             return answer
+
+    async def cancel(self, identity: CallIdentity) -> None:
+        try:
+            await self._client.post(
+                "/chat/completions/cancel",
+                cast_to=object,
+                options={"headers": {**inject(), **identity.headers()}, "timeout": _CANCEL_TIMEOUT_S},
+            )
+        except openai.APIError as error:
+            _log.warning("model.cancel_failed", request_id=identity.request_id, reason=type(error).__name__)
 
     async def close(self) -> None:
         await self._client.close()

@@ -142,8 +142,13 @@ class ModelEngine(Protocol):
         Raises :class:`~journeyman.platform.inference.errors.ModelUnavailable`,
         :class:`~journeyman.platform.inference.errors.ModelRejected` or
         :class:`~journeyman.platform.kit.errors.BudgetExhausted`.
-        When the awaiting task is cancelled, the engine's stream is closed before the cancellation goes on.
+        When the awaiting task is cancelled, its connection is closed before the cancellation goes on. The call itself may
+        go on for another attempt to join it; :meth:`cancel` ends it.
         """
+        ...
+
+    async def cancel(self, identity: CallIdentity) -> None:
+        """Nobody wants the answer any more: end the step's call, if one runs. Best effort; raises nothing of its own."""
         ...
 
     async def close(self) -> None: ...

@@ -1,5 +1,6 @@
 """Calling the model for one step of a thread."""
 
+import asyncio
 import time
 from typing import Any, Final
 
@@ -67,7 +68,7 @@ class ModelActivities:
             metrics.PROMPT_ASSEMBLY.observe(time.perf_counter() - started)
             if summarize:
                 prompt = await self._compact(task, step, attempt, thread, prompt)
-            answer = await self._engine.complete(self._request(task, step, key, attempt, prompt.array()))
+            answer = await self._ask(self._request(task, step, key, attempt, prompt.array()))
         except JourneymanError as error:
             await self._failed(step, attempt, error)
             raise
@@ -89,10 +90,20 @@ class ModelActivities:
             idle_timeout_s=self._idle_timeout_s,
         )
 
+    async def _ask(self, request: ModelRequest) -> ModelAnswer:
+        try:
+            return await self._engine.complete(request)
+        except asyncio.CancelledError:
+            # Of all reasons to be cut off, this one alone means that no other attempt comes for the answer.
+            details = activity.cancellation_details()
+            if details is not None and details.cancel_requested:
+                await self._engine.cancel(request.identity)
+            raise
+
     async def _compact(self, task: Task, step: Step, attempt: int, thread: Thread, prompt: Prompt) -> Prompt:
         """Have the conversation summed up over the same prefix; returns the prompt of the new segment."""
         request = self._request(task, step, f"{step.key}:summary", attempt, prompt.array(summary_request()))
-        answer = await self._engine.complete(request)
+        answer = await self._ask(request)
         async with self._database.transaction() as session:
             await begin_segment(session, step, prompt.messages(), answer.text, thread.context_tokens)
         async with self._database.transaction() as session:

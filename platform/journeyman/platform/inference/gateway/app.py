@@ -11,10 +11,10 @@ from sqlalchemy import text
 from sqlalchemy.exc import SQLAlchemyError
 
 from journeyman.platform.inference.gateway import metrics
-from journeyman.platform.inference.gateway.attempts import Attempts
 from journeyman.platform.inference.gateway.authentication import Authentication, KeyCheck, api_key_check
-from journeyman.platform.inference.gateway.calls import Exchange, forward
+from journeyman.platform.inference.gateway.calls import Exchange
 from journeyman.platform.inference.gateway.routing import Routing, parse_chat, parse_embeddings
+from journeyman.platform.inference.gateway.running import RunningCalls
 from journeyman.platform.inference.gateway.settlement import Settlements
 from journeyman.platform.inference.gateway.upstream import EngineRefused, UpstreamPool
 from journeyman.platform.inference.gateway.wire import (
@@ -43,6 +43,9 @@ from journeyman.platform.kit.telemetry import inject
 
 _DRAIN_S: Final = 10.0
 _SWEEP_EVERY_S: Final = 600.0
+CHAT: Final = "/v1/chat/completions"
+CANCEL: Final = "/v1/chat/completions/cancel"
+EMBEDDINGS: Final = "/v1/embeddings"
 _log = get_logger(__name__)
 
 
@@ -54,13 +57,13 @@ class _Route:
 
 
 _ROUTES: Final = {
-    path: _Route(path)
-    for path in ("/v1/chat/completions", "/v1/embeddings", "/v1/models", "/healthz", "/readyz", "/metrics")
+    path: _Route(path) for path in (CHAT, CANCEL, EMBEDDINGS, "/v1/models", "/healthz", "/readyz", "/metrics")
 }
+_POSTED: Final = {CHAT, CANCEL, EMBEDDINGS}
 
 
 class Gateway:
-    """Serves ``/v1/chat/completions``, ``/v1/embeddings``, ``/v1/models``, ``/healthz``, ``/readyz``, ``/metrics``.
+    """Serves ``/v1/chat/completions`` and its ``/cancel``, ``/v1/embeddings``, ``/v1/models``, ``/healthz``, ``/readyz``, ``/metrics``.
 
     Its pool of connections is opened and closed by the server's lifespan; the database is the caller's.
     """
@@ -79,7 +82,7 @@ class Gateway:
         self._authentication = authentication
         self._idle_timeout_s = idle_timeout_s
         self._settlements = Settlements(ledger)
-        self._attempts = Attempts()
+        self._calls = RunningCalls(self._settlements)
         self._pool: UpstreamPool | None = None
         self._sweeper: asyncio.Task[None] | None = None
 
@@ -99,6 +102,7 @@ class Gateway:
             self._sweeper.cancel()
             with suppress(asyncio.CancelledError):
                 await self._sweeper
+        await self._calls.stop(_DRAIN_S)
         await self._settlements.drain(_DRAIN_S)
         if self._pool is not None:
             await self._pool.close()
@@ -142,7 +146,7 @@ class Gateway:
             await self._refuse(send, failure, request_id)
 
     async def _dispatch(self, method: str, path: str, headers: Headers, receive: Receive, send: Send) -> None:
-        wanted = "POST" if path in {"/v1/chat/completions", "/v1/embeddings"} else "GET"
+        wanted = "POST" if path in _POSTED else "GET"
         if method != wanted:
             raise InvalidInput(f"{path} takes {wanted}, not {method}.", code="method_not_allowed")
         if path == "/healthz":
@@ -154,6 +158,8 @@ class Gateway:
             await respond(send, 200, page, content_type)
         elif path == "/v1/models":
             await self._models(headers, send)
+        elif path == CANCEL:
+            await self._cancel(headers, receive, send)
         else:
             await self._call(path, headers, receive, send)
 
@@ -161,9 +167,9 @@ class Gateway:
         data = await read_body(receive)
         received = time.perf_counter()
         assert self._pool is not None
-        async with ClientWatch(receive) as watch:
+        async with ClientWatch(receive):
             caller = await self._authentication.caller_of(headers)
-            if path == "/v1/embeddings":
+            if path == EMBEDDINGS:
                 exchange = Exchange(
                     kind="embedding",
                     upstream=self._routing.embeddings,
@@ -184,8 +190,15 @@ class Gateway:
                     received=received,
                     digest=hashlib.sha256(data).hexdigest() if caller.internal else None,
                 )
-            async with self._attempts.only(caller, watch):
-                await forward(exchange, send, self._pool, self._settlements)
+            await self._calls.serve(exchange, self._pool, send)
+
+    async def _cancel(self, headers: Headers, receive: Receive, send: Send) -> None:
+        """End the call of the step that the headers name. A hang-up alone does not end it: its caller may have died."""
+        await read_body(receive)
+        caller = await self._authentication.caller_of(headers)
+        if not caller.internal:
+            raise InvalidInput("Only the platform's own calls are cancelled by name; to end another, hang up.")
+        await respond_json(send, 200, {"cancelled": self._calls.give_up(caller)})
 
     async def _models(self, headers: Headers, send: Send) -> None:
         # The project header is of no use here.

@@ -1,6 +1,8 @@
 """One call on its way through the gateway: reserved, sent, passed back, settled."""
 
+import asyncio
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
@@ -8,14 +10,15 @@ import aiohttp
 
 from journeyman.platform.inference.gateway import metrics
 from journeyman.platform.inference.gateway.authentication import Caller
+from journeyman.platform.inference.gateway.relay import Relay
 from journeyman.platform.inference.gateway.routing import ParsedRequest, Upstream
 from journeyman.platform.inference.gateway.settlement import Settlements
 from journeyman.platform.inference.gateway.sse import StreamScanner, error_event, usage_of_completion
 from journeyman.platform.inference.gateway.upstream import EngineRefused, EngineSilent, EngineUnreachable, UpstreamPool
-from journeyman.platform.inference.gateway.wire import MAX_BODY, Send, problem, respond, start
+from journeyman.platform.inference.gateway.wire import MAX_BODY, problem
 from journeyman.platform.inference.ledger import Answer, Kind, LedgerCall, Reservation
 from journeyman.platform.inference.port import TokenUsage
-from journeyman.platform.kit.errors import Unavailable
+from journeyman.platform.kit.errors import JourneymanError, Unavailable
 from journeyman.platform.kit.logging import get_logger
 
 _STREAM_TYPE: Final = "text/event-stream"
@@ -26,6 +29,12 @@ class EngineBroke(Unavailable):
     """The engine's answer ended before it was whole."""
 
     code = "engine_stream_broken"
+
+
+class CallEnded(Unavailable):
+    """The call was given up while a listener was still there."""
+
+    code = "call_ended"
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,92 +54,106 @@ class Exchange:
     """Of the request, when its answer is to be kept until the caller has stored it."""
 
 
-async def forward(exchange: Exchange, send: Send, pool: UpstreamPool, settlements: Settlements) -> None:
-    """Make the call and pass the answer on.
+class Call:
+    """A call, which runs as a task of its own: it does not end with the connection that asked for it.
 
-    However it ends, by an error, by a caller who hangs up, or by this process going down, the reservation is closed.
-    Errors that should become an error response are raised; nothing has been sent to the caller then.
-
-    A caller who died with the answer in its hands and comes back for it gets the same bytes again, without a call.
+    However it ends, by an error, by :meth:`give_up`, or by this process going down, its ledger entry is closed exactly once.
+    A step that was answered and paid before gets the same bytes again, without a call.
     """
-    call = exchange.request
-    reservation = await settlements.reserve(
-        LedgerCall(
-            project_id=exchange.caller.project_id,
-            step_key=exchange.caller.request_id,
-            attempt=exchange.caller.attempt,
-            kind=exchange.kind,
-            model=call.model,
-            prompt_tokens=call.prompt_tokens,
-            max_completion_tokens=call.max_completion_tokens,
-            task_id=exchange.caller.task_id,
-            thread_id=exchange.caller.thread_id,
-            digest=exchange.digest,
-        )
-    )
-    if isinstance(reservation, Answer):
-        metrics.REPLAYS.inc()
-        _log.info("model.answer_replayed", request_id=exchange.caller.request_id, task_id=exchange.caller.task_id)
-        headers = {"x-request-id": _header_value(exchange.caller), "x-journeyman-replayed": "true"}
-        await respond(send, 200, reservation.body, reservation.content_type, headers=headers)
-        return
-    metrics.ADDED_SECONDS.observe(time.perf_counter() - exchange.received)
-    await _Call(exchange, reservation, send, settlements).run(pool)
 
-
-class _Call:
-    """A reserved call. Its ledger entry is closed exactly once, by whichever of its ends comes first."""
-
-    def __init__(self, exchange: Exchange, reservation: Reservation, send: Send, settlements: Settlements) -> None:
-        self._exchange = exchange
-        self._reservation = reservation
-        self._send = send
+    def __init__(self, exchange: Exchange, pool: UpstreamPool, settlements: Settlements) -> None:
+        self.exchange = exchange
+        self.relay = Relay(keep=exchange.digest is not None)
+        self._pool = pool
         self._settlements = settlements
-        self._started = time.perf_counter()
         self._scanner = StreamScanner(hide_usage=exchange.request.hide_usage)
-        self._kept: list[bytes] = []
-        self._open = True
+        self._reservation: Reservation | None = None
+        self._sent = 0.0
+        self._task = asyncio.create_task(self._forward())
+        self._task.add_done_callback(self._ended)
 
-    async def run(self, pool: UpstreamPool) -> None:
-        exchange = self._exchange
+    @property
+    def over(self) -> bool:
+        return self._task.done()
+
+    def give_up(self) -> None:
+        """Close the engine's stream; what it has sent is settled by estimate."""
+        self._task.cancel()
+
+    def when_over(self, forget: Callable[[], None]) -> None:
+        self._task.add_done_callback(lambda _: forget())
+
+    async def wait(self, timeout_s: float) -> bool:
+        """Whether it is over within that time, its ledger entry closed."""
+        await asyncio.wait({self._task}, timeout=timeout_s)
+        return self._task.done()
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        if task.cancelled():
+            self.relay.fail(CallEnded("The call was given up before its answer was whole; it can be repeated."))
+        elif isinstance(error := task.exception(), JourneymanError):
+            self.relay.fail(error)
+        elif error is not None:
+            _log.error("gateway.failed", path=self.exchange.path, exc_info=error)
+            self.relay.fail(JourneymanError("The gateway failed; its log says why.", retryable=True))
+
+    async def _forward(self) -> None:
+        exchange = self.exchange
+        call = exchange.request
+        reservation = await self._settlements.reserve(
+            LedgerCall(
+                project_id=exchange.caller.project_id,
+                step_key=exchange.caller.request_id,
+                attempt=exchange.caller.attempt,
+                kind=exchange.kind,
+                model=call.model,
+                prompt_tokens=call.prompt_tokens,
+                max_completion_tokens=call.max_completion_tokens,
+                task_id=exchange.caller.task_id,
+                thread_id=exchange.caller.thread_id,
+                digest=exchange.digest,
+            )
+        )
+        if isinstance(reservation, Answer):
+            metrics.REPLAYS.inc()
+            _log.info("model.answer_replayed", request_id=exchange.caller.request_id, task_id=exchange.caller.task_id)
+            self._whole(reservation.content_type, reservation.body, {"x-journeyman-replayed": "true"})
+            return
+        self._reservation = reservation
+        self._sent = time.perf_counter()
+        metrics.ADDED_SECONDS.observe(self._sent - exchange.received)
         try:
-            async with pool.post(exchange.upstream, exchange.path, exchange.request.body, exchange.headers) as response:
+            async with self._pool.post(exchange.upstream, exchange.path, call.body, exchange.headers) as response:
                 if response.content_type == _STREAM_TYPE:
-                    await self._pass_stream(response)
+                    await self._take_stream(response)
                 else:
-                    await self._pass_whole(response)
+                    await self._take_whole(response)
         except (EngineUnreachable, EngineRefused):
             if self._close("rejected"):
-                await self._settlements.release(self._reservation)
+                await self._settlements.release(reservation)
             raise
         except EngineSilent:
             if self._close("ambiguous"):
-                await self._settlements.leave_ambiguous(self._reservation)
+                await self._settlements.leave_ambiguous(reservation)
             raise
         finally:
-            # What is still open here was cut off by the caller or by this process's own end.
+            # What is still open here was given up, or cut off by this process's own end.
             await self._settle("client_gone", self._scanner.usage)
 
-    async def _pass_stream(self, response: aiohttp.ClientResponse) -> None:
+    async def _take_stream(self, response: aiohttp.ClientResponse) -> None:
         scanner = self._scanner
-        send = self._send
-        keep = self._exchange.digest is not None
-        begun = False
+        relay = self.relay
         failure: str | None = None
         try:
             async for data in response.content.iter_any():
                 events = scanner.feed(data)
-                if not events:
-                    if scanner.held_bytes > MAX_BODY:
-                        failure = "sent an event that is too large"
-                        break
-                    continue
-                if not begun:
-                    begun = True
-                    await self._begin(200, _STREAM_TYPE)
-                if keep:
-                    self._kept.append(events)
-                await send({"type": "http.response.body", "body": events, "more_body": True})
+                if events:
+                    if not relay.begun:
+                        self._begin_stream()
+                    relay.write(events)
+                if scanner.held_bytes + relay.held_bytes > MAX_BODY:
+                    failure = "sent more than anybody can take"
+                    break
         except TimeoutError:
             failure = "fell silent"
         except aiohttp.ClientError:
@@ -138,21 +161,21 @@ class _Call:
         if failure is None and not scanner.whole:
             failure = "ended the stream without a finish reason"
         if failure is None:
-            answer = Answer(_STREAM_TYPE, b"".join(self._kept)) if keep and not scanner.errored else None
-            await self._settle("ok", scanner.usage, answer=answer)
-            if not begun:
-                await self._begin(200, _STREAM_TYPE)
-            await send({"type": "http.response.body", "body": b""})
+            kept = self.exchange.digest is not None and not scanner.errored
+            await self._settle("ok", scanner.usage, answer=Answer(_STREAM_TYPE, relay.body) if kept else None)
+            if not relay.begun:
+                self._begin_stream()
+            relay.end()
             return
         await self._settle("broken", scanner.usage)
         error = EngineBroke(f"The model's server {failure} in the middle of its answer; the call can be repeated.")
-        if not begun:
+        if not relay.begun:
             raise error
         # An explicit error, never [DONE]: nobody must take a part of an answer for the whole.
-        event = error_event(problem(error, self._exchange.caller.request_id))
-        await send({"type": "http.response.body", "body": event})
+        relay.write(error_event(problem(error, self.exchange.caller.request_id)))
+        relay.end()
 
-    async def _pass_whole(self, response: aiohttp.ClientResponse) -> None:
+    async def _take_whole(self, response: aiohttp.ClientResponse) -> None:
         try:
             body = await response.content.read(MAX_BODY + 1)
             while not response.content.at_eof() and len(body) <= MAX_BODY:
@@ -166,35 +189,35 @@ class _Call:
             await self._settle("broken", None)
             raise EngineBroke(f"The model's answer is larger than {MAX_BODY // (1024 * 1024)} MiB.", retryable=False)
         content_type = response.headers.get("Content-Type", "application/json")
-        answer = Answer(content_type, body) if self._exchange.digest is not None else None
+        answer = Answer(content_type, body) if self.exchange.digest is not None else None
         await self._settle("ok", usage_of_completion(body), completion_bytes=len(body), answer=answer)
-        await respond(
-            self._send, 200, body, content_type, headers={"x-request-id": _header_value(self._exchange.caller)}
-        )
+        self._whole(content_type, body)
 
-    async def _begin(self, status: int, content_type: str) -> None:
-        headers = {
-            "cache-control": "no-cache",
-            "x-accel-buffering": "no",
-            "x-request-id": _header_value(self._exchange.caller),
-        }
-        await start(self._send, status, content_type, headers)
+    def _begin_stream(self) -> None:
+        headers = {"cache-control": "no-cache", "x-accel-buffering": "no", "x-request-id": self._request_id()}
+        self.relay.begin(200, _STREAM_TYPE, headers)
 
-    def _close(self, outcome: str) -> bool:
-        """Whether the entry was still open; it is not any more."""
-        if not self._open:
-            return False
-        self._open = False
-        metrics.CALLS.labels(self._exchange.kind, outcome).inc()
-        return True
+    def _whole(self, content_type: str, body: bytes, headers: dict[str, str] | None = None) -> None:
+        more = {"content-length": str(len(body)), "x-request-id": self._request_id(), **(headers or {})}
+        self.relay.begin(200, content_type, more)
+        self.relay.write(body)
+        self.relay.end()
+
+    def _close(self, outcome: str) -> Reservation | None:
+        """The reservation, if it was still open; it is not any more."""
+        reservation, self._reservation = self._reservation, None
+        if reservation is not None:
+            metrics.CALLS.labels(self.exchange.kind, outcome).inc()
+        return reservation
 
     async def _settle(
         self, outcome: str, usage: TokenUsage | None, *, completion_bytes: int = 0, answer: Answer | None = None
     ) -> None:
-        if not self._close(outcome):
+        reservation = self._close(outcome)
+        if reservation is None:
             return
-        exchange = self._exchange
-        seconds = time.perf_counter() - self._started
+        exchange = self.exchange
+        seconds = time.perf_counter() - self._sent
         estimated = usage is None
         if usage is None:
             completion = 0 if exchange.kind == "embedding" else completion_bytes // 4
@@ -217,8 +240,7 @@ class _Call:
             completion_tokens=usage.completion_tokens,
             estimated=estimated,
         )
-        await self._settlements.settle(self._reservation, usage, estimated=estimated, seconds=seconds, answer=answer)
+        await self._settlements.settle(reservation, usage, estimated=estimated, seconds=seconds, answer=answer)
 
-
-def _header_value(caller: Caller) -> str:
-    return caller.request_id.encode("ascii", "replace").decode()
+    def _request_id(self) -> str:
+        return self.exchange.caller.request_id.encode("ascii", "replace").decode()

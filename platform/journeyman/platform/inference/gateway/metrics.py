@@ -29,6 +29,11 @@ REPLAYS: Final = Counter(
     "Calls answered with what their step had paid for before, because the caller died before storing it.",
     registry=REGISTRY,
 )
+JOINED: Final = Counter(
+    "journeyman_gateway_joined_calls_total",
+    "Requests answered by a call of their step that ran already, because the caller before them died in the middle of it.",
+    registry=REGISTRY,
+)
 UNSETTLED: Final = Gauge(
     "journeyman_gateway_unsettled", "Ended calls not yet written to the ledger.", registry=REGISTRY
 )

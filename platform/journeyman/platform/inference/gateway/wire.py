@@ -110,14 +110,9 @@ class ClientWatch:
         # As asyncio.timeout does: only our own cancellation is swallowed, never that of the server going down.
         return self.gone and self._worker.uncancel() == 0 and kind is asyncio.CancelledError
 
-    def dismiss(self) -> None:
-        """Take the caller for gone, although its connection stands."""
-        if not self.gone:
-            self.gone = True
-            assert self._worker is not None
-            self._worker.cancel()
-
     async def _wait(self) -> None:
         while (await self._receive())["type"] != "http.disconnect":
             pass
-        self.dismiss()
+        self.gone = True
+        assert self._worker is not None
+        self._worker.cancel()
