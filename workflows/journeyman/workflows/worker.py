@@ -52,8 +52,9 @@ WORKFLOWS: Final = (TaskWorkflow, SubtaskWorkflow)
 DRAIN: Final = timedelta(seconds=20)
 """How long activities may finish after SIGTERM; what is not done then goes on elsewhere."""
 
-CACHED_WORKFLOWS: Final = 500
-"""Workflows kept in memory, about 40 KB each (measured)."""
+CACHED_WORKFLOWS: Final = 128
+"""Workflows kept in memory, some 100 KB each (measured): twice what 50 tasks at work on one machine need. The longest idle are
+dropped first, and read their history again when something happens to them."""
 
 SLOTS: Final = {Queue.ORCHESTRATION: 64, Queue.MODELS: 100, Queue.SANDBOXES: 24, Queue.DELIVERIES: 16}
 """Activities at once in one process. Model calls mostly wait; sandboxes take the machine's memory."""
