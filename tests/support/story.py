@@ -63,13 +63,15 @@ class Story:
         async with self.database.transaction() as session:
             return await checkpoints.create(
                 session,
-                project_id=self.project_id,
-                task_id=self.task_id,
-                thread_id=None,
-                subtask_id=None,
-                plan_revision=0,
-                snapshot="initial",
-                step_key=f"{self.task_id}:prepared",
+                checkpoints.Point(
+                    project_id=self.project_id,
+                    task_id=self.task_id,
+                    thread_id=None,
+                    subtask_id=None,
+                    plan_revision=0,
+                    snapshot="initial",
+                    step_key=f"{self.task_id}:prepared",
+                ),
             )
 
     def thread(self, role: str, subtask_id: str | None = None, *, revision: int = 1, attempt: int = 1) -> str:
@@ -159,14 +161,16 @@ class Story:
             await session.flush()
             return await checkpoints.create(
                 session,
-                project_id=self.project_id,
-                task_id=self.task_id,
-                thread_id=thread_id,
-                subtask_id=thread.subtask_id,
-                plan_revision=task.plan_revision,
-                snapshot=thread.snapshot or "initial",
-                step_key=key,
-                submitted=submitted,
+                checkpoints.Point(
+                    project_id=self.project_id,
+                    task_id=self.task_id,
+                    thread_id=thread_id,
+                    subtask_id=thread.subtask_id,
+                    plan_revision=task.plan_revision,
+                    snapshot=thread.snapshot or "initial",
+                    step_key=key,
+                    submitted=submitted,
+                ),
             )
 
     async def answer(self, thread_id: str, tool: str = "shell", arguments: str = "{}") -> int:

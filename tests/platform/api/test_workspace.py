@@ -61,13 +61,15 @@ async def work(api: RunningApi, caller: Caller, database: Database) -> Work:
             ids.append(
                 await checkpoints.create(
                     session,
-                    project_id=caller.project_id,
-                    task_id=task_id,
-                    thread_id=None,
-                    subtask_id=None,
-                    plan_revision=1,
-                    snapshot=snapshot.digest,
-                    step_key=f"{task_id}:{number}",
+                    checkpoints.Point(
+                        project_id=caller.project_id,
+                        task_id=task_id,
+                        thread_id=None,
+                        subtask_id=None,
+                        plan_revision=1,
+                        snapshot=snapshot.digest,
+                        step_key=f"{task_id}:{number}",
+                    ),
                 )
             )
     async with database.transaction() as session:

@@ -151,10 +151,16 @@ async def test_a_rewind_takes_later_notes_off_and_keeps_the_numbers(
     await post(database, task_id, "I will.", "promise")
     thread_id = await make_thread(database, task_id)
     async with database.transaction() as session:
-        checkpoint_id = await checkpoints.create(
-            session, project_id=caller.project_id, task_id=task_id, thread_id=thread_id, subtask_id="s1",
-            plan_revision=0, snapshot="none", step_key=f"{thread_id}:0",
-        )  # fmt: skip
+        point = checkpoints.Point(
+            project_id=caller.project_id,
+            task_id=task_id,
+            thread_id=thread_id,
+            subtask_id="s1",
+            plan_revision=0,
+            snapshot="none",
+            step_key=f"{thread_id}:0",
+        )
+        checkpoint_id = await checkpoints.create(session, point)
     await post(database, task_id, "I did.", closes=1)
     await post(database, task_id, "Something that never was.", "decision")
     async with database.transaction() as session:

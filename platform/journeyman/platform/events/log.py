@@ -1,6 +1,7 @@
 """Writing the event log: always inside the transaction that changes the state the event tells of."""
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -25,6 +26,17 @@ MAX_STRING: Final = 16 * 1024
 
 
 @dataclass(frozen=True, slots=True)
+class NewEvent:
+    """An event to be appended. ``step_key``: set where an activity may write it twice."""
+
+    type: EventType
+    data: Json
+    thread_id: str | None = None
+    subtask_id: str | None = None
+    step_key: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class Appended:
     """An event's place in the log. ``new``: it was written now, not by an earlier attempt at the same step."""
 
@@ -33,30 +45,35 @@ class Appended:
     new: bool
 
 
-_LOCK: Final = sa.text("SELECT 1 FROM tasks WHERE id = :task_id FOR NO KEY UPDATE")
+_LOCK: Final = sa.text("SELECT 1 FROM tasks WHERE id = :task_id FOR NO KEY UPDATE").bindparams(
+    sa.bindparam("task_id", type_=sa.Text)
+)
 
-# One statement, because every step of every agent pays for it several times: take the next number, write, notify.
+# One statement for any number of events, because every step of every agent pays for it several times: leave out what was
+# written before, take the next numbers, write, notify (once: PostgreSQL drops what a transaction repeats).
 _APPEND: Final = sa.text(
     """
-    WITH head AS (
-        UPDATE tasks SET last_seq = last_seq + 1, updated_at = :time
-        WHERE id = :task_id AND finished_at IS NULL
-            AND NOT EXISTS (SELECT 1 FROM events WHERE step_key = :step_key)
-        RETURNING last_seq, project_id
+    WITH given AS MATERIALIZED (
+        SELECT given.*, row_number() OVER (ORDER BY place) AS number, count(*) OVER () AS total
+        FROM ROWS FROM (
+            jsonb_to_recordset(:events) AS (id text, type text, thread_id text, subtask_id text, data jsonb, step_key text)
+        ) WITH ORDINALITY AS given(id, type, thread_id, subtask_id, data, step_key, place)
+        WHERE step_key IS NULL OR NOT EXISTS (SELECT 1 FROM events WHERE events.step_key = given.step_key)
+    ),
+    head AS (
+        UPDATE tasks SET last_seq = last_seq + given.total, updated_at = :time FROM given
+        WHERE tasks.id = :task_id AND finished_at IS NULL AND given.number = 1
+        RETURNING last_seq - given.total AS last_seq, project_id
     )
     INSERT INTO events (task_id, seq, id, project_id, type, time, thread_id, subtask_id, data, step_key)
-    SELECT :task_id, last_seq, :id, project_id, :type, :time, :thread_id, :subtask_id, :data, :step_key FROM head
-    RETURNING seq, pg_notify(:channel, :task_id)
+    SELECT :task_id, head.last_seq + number, id, project_id, type, :time, thread_id, subtask_id, data, step_key
+    FROM given, head
+    RETURNING id, seq, pg_notify(:channel, :task_id)
     """
 ).bindparams(
     sa.bindparam("task_id", type_=sa.Text),
-    sa.bindparam("id", type_=sa.Text),
-    sa.bindparam("type", type_=sa.Text),
+    sa.bindparam("events", type_=JSONB),
     sa.bindparam("time", type_=sa.DateTime(timezone=True)),
-    sa.bindparam("thread_id", type_=sa.Text),
-    sa.bindparam("subtask_id", type_=sa.Text),
-    sa.bindparam("data", type_=JSONB),
-    sa.bindparam("step_key", type_=sa.Text),
     sa.bindparam("channel", type_=sa.Text),
 )
 
@@ -92,38 +109,67 @@ async def append(
     subtask_id: str | None = None,
     step_key: str | None = None,
 ) -> Appended:
-    """Append one event. With a ``step_key`` that already has one, nothing is written and that one is returned.
+    """Append one event, as :func:`append_all` does."""
+    event = NewEvent(type_, data, thread_id=thread_id, subtask_id=subtask_id, step_key=step_key)
+    [appended] = await append_all(session, task_id, [event])
+    return appended
+
+
+async def append_all(
+    session: AsyncSession, task_id: str, events: Sequence[NewEvent], *, locked: bool = False
+) -> list[Appended]:
+    """Append events in this order. Of one whose ``step_key`` already has one nothing is written, and that one is returned.
 
     The task's row is locked until the transaction ends: events of one task get their ``seq`` in commit order, so the
-    sequence has no gap and a reader never sees 7 before 6. Keep transactions that append short.
+    sequence has no gap and a reader never sees 7 before 6. Keep transactions that append short. ``locked``: the
+    transaction has called :func:`lock` before.
 
     The log of a task that has ended is closed: a worker that was cut off and wakes up late gets :class:`Conflict`
     with code ``task_ended`` and its whole transaction is undone.
     """
     # What the session still holds back may be part of the same change, the end of the task among it.
     await session.flush()
-    if step_key is not None:
-        # First the lock, then a statement of its own: one that waits for the lock does not see what was written meanwhile.
-        await session.execute(_LOCK, {"task_id": task_id})
-    event_id = new_id("event")
-    seq = await session.scalar(
+    if not locked and any(event.step_key is not None for event in events):
+        await lock(session, task_id)
+    ids = [new_id("event") for _ in events]
+    written = await session.execute(
         _APPEND,
         {
             "task_id": task_id,
-            "id": event_id,
-            "type": type_.value,
+            "events": [
+                {
+                    "id": event_id,
+                    "type": event.type.value,
+                    "thread_id": event.thread_id,
+                    "subtask_id": event.subtask_id,
+                    "data": storable(event.data),
+                    "step_key": event.step_key,
+                }
+                for event_id, event in zip(ids, events, strict=True)
+            ],
             "time": now(),
-            "thread_id": thread_id,
-            "subtask_id": subtask_id,
-            "data": storable(data),
-            "step_key": step_key,
             "channel": CHANNEL,
         },
     )
-    if seq is None:
-        return await _why_not(session, task_id, step_key)
-    count_after_commit(session, EVENTS_APPENDED, type_.value)
-    return Appended(event_id, seq, new=True)
+    seqs = {row.id: row.seq for row in written}
+    appended: list[Appended] = []
+    for event_id, event in zip(ids, events, strict=True):
+        seq = seqs.get(event_id)
+        if seq is None:
+            appended.append(await _why_not(session, task_id, event.step_key))
+            continue
+        count_after_commit(session, EVENTS_APPENDED, event.type.value)
+        appended.append(Appended(event_id, seq, new=True))
+    return appended
+
+
+async def lock(session: AsyncSession, task_id: str) -> None:
+    """Keep others from appending until the transaction ends.
+
+    A statement of its own, before the one that looks for what was written: one that waits for the lock itself does not
+    see what was written meanwhile.
+    """
+    await session.execute(_LOCK, {"task_id": task_id})
 
 
 async def known(session: AsyncSession, step_key: str) -> bool:

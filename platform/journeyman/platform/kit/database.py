@@ -65,11 +65,20 @@ class Database:
         self.engine = engine
         self._autocommit = engine.execution_options(isolation_level="AUTOCOMMIT")
         self._sessions = async_sessionmaker(engine, expire_on_commit=False)
+        self._statements = async_sessionmaker(self._autocommit, expire_on_commit=False)
 
     @asynccontextmanager
     async def transaction(self) -> AsyncIterator[AsyncSession]:
         """A session whose work is committed at the end of the block, or rolled back if the block raises."""
         async with self._sessions() as session, session.begin():
+            yield session
+
+    @asynccontextmanager
+    async def statements(self) -> AsyncIterator[AsyncSession]:
+        """A session in which every statement commits itself: two round trips less than a transaction, for reading, and for
+        writing with one statement.
+        """
+        async with self._statements() as session:
             yield session
 
     @asynccontextmanager

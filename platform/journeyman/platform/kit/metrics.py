@@ -177,16 +177,16 @@ def count_after_commit(session: AsyncSession, counter: Counter, *labels: str) ->
     pending: list[tuple[Counter, tuple[str, ...]]] | None = session.info.get(_PENDING)
     if pending is None:
         pending = session.info[_PENDING] = []
-        event.listen(session.sync_session, "after_commit", _count)
-        event.listen(session.sync_session, "after_rollback", _forget)
     pending.append((counter, labels))
 
 
+@event.listens_for(Session, "after_commit")
 def _count(session: Session) -> None:
     for counter, labels in session.info.get(_PENDING, ()):
         counter.labels(*labels).inc()
     _forget(session)
 
 
+@event.listens_for(Session, "after_rollback")
 def _forget(session: Session) -> None:
-    session.info.get(_PENDING, []).clear()
+    session.info.pop(_PENDING, None)

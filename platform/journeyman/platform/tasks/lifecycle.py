@@ -16,7 +16,7 @@ from journeyman.platform.kit.metrics import TASK_PAUSES, TASK_TRANSITIONS, count
 from journeyman.platform.tasks.contract import TERMINAL, TRANSITIONS, TaskState
 from journeyman.platform.tasks.models import Task
 
-_FOR_STEP = (
+FOR_STEP = (
     load_only(
         Task.project_id,
         Task.environment,
@@ -31,6 +31,7 @@ _FOR_STEP = (
         Task.epoch,
     ),
 )
+"""Loads of a task what a step needs of it."""
 
 _ENDINGS = {
     TaskState.SUCCEEDED: EventType.TASK_COMPLETED,
@@ -42,7 +43,7 @@ _ENDINGS = {
 
 async def for_step(session: AsyncSession, task_id: str) -> Task:
     """The task with what a step needs of it: not the instruction, which may be a megabyte and is in the thread already."""
-    return await session.get_one(Task, task_id, options=_FOR_STEP)
+    return await session.get_one(Task, task_id, options=FOR_STEP)
 
 
 async def lock_task(session: AsyncSession, task_id: str) -> Task:

@@ -5,9 +5,10 @@ from collections.abc import Iterable
 from typing import Any, Final
 
 import sqlalchemy as sa
-from sqlalchemy.dialects.postgresql import insert
+from sqlalchemy.dialects.postgresql import JSONB, insert
 from sqlalchemy.ext.asyncio import AsyncSession
 
+from journeyman.platform.kit.database import Json
 from journeyman.platform.kit.errors import Conflict, NotFound
 from journeyman.platform.kit.ids import derived_id, new_id
 from journeyman.platform.threads.models import Message, Thread, ToolCallRun
@@ -41,10 +42,9 @@ def refuse_superseded(thread: Thread) -> None:
         raise Conflict(f"Thread {thread.id} is history since its task was rewound.", code="superseded")
 
 
-_APPEND: Final = sa.text(
-    """
+_APPEND: Final = """
     WITH head AS (
-        UPDATE threads SET last_seq = last_seq + 1
+        UPDATE threads SET last_seq = last_seq + 1{noted}
         WHERE id = :thread_id AND superseded_at IS NULL
             AND NOT EXISTS (SELECT 1 FROM messages WHERE step_key = :step_key)
         RETURNING last_seq, project_id, task_id
@@ -53,12 +53,20 @@ _APPEND: Final = sa.text(
     SELECT :id, project_id, task_id, :thread_id, last_seq, :step_key, :body FROM head
     RETURNING seq
     """
-).bindparams(
+_VALUES: Final = (
     sa.bindparam("thread_id", type_=sa.Text),
     sa.bindparam("step_key", type_=sa.Text),
     sa.bindparam("id", type_=sa.Text),
     sa.bindparam("body", type_=sa.LargeBinary),
 )
+_APPEND_MESSAGE: Final = sa.text(_APPEND.format(noted="")).bindparams(*_VALUES)
+# The turn is counted where the row is locked: another attempt may have begun a new segment meanwhile.
+_APPEND_ANSWER: Final = sa.text(
+    _APPEND.format(
+        noted=""", context_tokens = :context_tokens, segment = CASE jsonb_typeof(segment) WHEN 'object' THEN segment ELSE
+            :new_segment END || jsonb_build_object('turns', coalesce((segment->>'turns')::int, 0) + 1)"""
+    )
+).bindparams(*_VALUES, sa.bindparam("context_tokens", type_=sa.BigInteger), sa.bindparam("new_segment", type_=JSONB))
 
 
 async def append_message(
@@ -69,10 +77,37 @@ async def append_message(
     Raises :class:`Conflict` with code ``superseded`` when the task was rewound to before: a worker that was cut off and
     wakes up late changes nothing.
     """
+    return await _append(session, _APPEND_MESSAGE, thread_id, step_key, body)
+
+
+async def append_answer(
+    session: AsyncSession,
+    thread_id: str,
+    step_key: str,
+    body: dict[str, Any],
+    *,
+    context_tokens: int,
+    new_segment: Json,
+) -> tuple[int, bool]:
+    """Append a model's answer as :func:`append_message` does; if it is new, count it as a turn of the context's segment.
+
+    ``new_segment``: the state in which the first segment begins.
+    """
+    noted = {"context_tokens": context_tokens, "new_segment": new_segment}
+    return await _append(session, _APPEND_ANSWER, thread_id, step_key, body, noted)
+
+
+async def _append(
+    session: AsyncSession,
+    statement: sa.TextClause,
+    thread_id: str,
+    step_key: str,
+    body: dict[str, Any],
+    noted: Json | None = None,
+) -> tuple[int, bool]:
     await session.flush()
-    seq = await session.scalar(
-        _APPEND, {"thread_id": thread_id, "step_key": step_key, "id": new_id("message"), "body": encode(body)}
-    )
+    values = {"thread_id": thread_id, "step_key": step_key, "id": new_id("message"), "body": encode(body)}
+    seq = await session.scalar(statement, {**values, **(noted or {})})
     if seq is not None:
         return seq, True
     existing = await session.scalar(sa.select(Message.seq).where(Message.step_key == step_key))

@@ -2,17 +2,17 @@
 
 import asyncio
 import time
+from collections.abc import Iterator
 from typing import Any, Final
 
-from sqlalchemy.ext.asyncio import AsyncSession
 from temporalio import activity
 
-from journeyman.agents.compaction import summary_request
+from journeyman.agents.compaction import SegmentState, summary_request
 from journeyman.agents.context import assistant_message, written_arguments
 from journeyman.agents.roles import profile
 from journeyman.agents.tools import tool_schemas
 from journeyman.platform.budgets import service as budgets
-from journeyman.platform.events.log import Appended, append
+from journeyman.platform.events.log import NewEvent, append_all, lock
 from journeyman.platform.events.types import EventType
 from journeyman.platform.inference.errors import ModelUnavailable
 from journeyman.platform.inference.port import CallIdentity, ModelAnswer, ModelEngine, ModelRequest
@@ -23,8 +23,10 @@ from journeyman.platform.steering import repository as steering
 from journeyman.platform.tasks import lifecycle
 from journeyman.platform.tasks.models import Task
 from journeyman.platform.threads import repository as threads
+from journeyman.platform.threads import steps
 from journeyman.platform.threads.models import Thread
-from journeyman.workflows.activities.segments import ContextWindow, Prompt, begin_segment, needs_summary, segment_of
+from journeyman.platform.threads.steps import StepStart
+from journeyman.workflows.activities.segments import ContextWindow, Prompt, begin_segment, needs_summary
 from journeyman.workflows.activities.steering import deliver_messages
 from journeyman.workflows.heartbeat import beating
 from journeyman.workflows.types import Step, Turn
@@ -52,17 +54,19 @@ class ModelActivities:
         key = f"{step.key}:answer"
         attempt = step.tries * ATTEMPTS_PER_EXECUTION + activity.info().attempt
         started = time.perf_counter()
-        async with self._database.transaction() as session:
-            if await threads.is_stored(session, key):
+        async with self._database.statements() as session:
+            start = await steps.begin(session, step.thread.task.task_id, step.thread.thread_id, answer=key)
+            if start.answered:
                 return Turn()
-            task = await lifecycle.for_step(session, step.thread.task.task_id)
-            thread = await threads.get_thread(session, step.thread.thread_id)
-            prompt = await Prompt.load(session, thread)
-            await budgets.check(session, task)
+            task, thread = start.task, start.thread
+            if start.limited:
+                await budgets.check(session, task)
             if task.message_count > thread.inbox_seq:
-                for message in await deliver_messages(session, thread):
-                    prompt.add(message)
-            await self._event(session, step, EventType.MODEL_STARTED, {"attempt": attempt, "step": step.number})
+                thread = await self._deliver(thread.id)
+            prompt = await Prompt.load(session, thread)
+            await append_all(
+                session, task.id, [_event(step, EventType.MODEL_STARTED, attempt=attempt, step=step.number)]
+            )
         try:
             summarize = needs_summary(thread, prompt, self._window)
             metrics.PROMPT_ASSEMBLY.observe(time.perf_counter() - started)
@@ -72,7 +76,14 @@ class ModelActivities:
         except JourneymanError as error:
             await self._failed(step, attempt, error)
             raise
-        return await self._store(task, step, key, answer)
+        return await self._store(start, step, key, answer)
+
+    async def _deliver(self, thread_id: str) -> Thread:
+        """Put waiting messages from people into the thread; returns it as it is then."""
+        async with self._database.transaction() as session:
+            thread = await threads.get_thread(session, thread_id)
+            await deliver_messages(session, thread)
+            return thread
 
     def _request(self, task: Task, step: Step, request_id: str, attempt: int, messages: bytes) -> ModelRequest:
         return ModelRequest(
@@ -109,94 +120,98 @@ class ModelActivities:
         async with self._database.transaction() as session:
             return await Prompt.load(session, await threads.get_thread(session, thread.id))
 
-    async def _store(self, task: Task, step: Step, key: str, answer: ModelAnswer) -> Turn:
+    async def _store(self, start: StepStart, step: Step, key: str, answer: ModelAnswer) -> Turn:
         calls = [{"id": call.id, "name": call.name, "arguments": call.arguments} for call in answer.tool_calls]
         message = assistant_message(answer.text, calls, answer.reasoning)
         usage = answer.usage
-        completed = {
-            "step": step.number,
-            "model": answer.model,
-            "finish_reason": answer.finish_reason,
-            "ttft_s": round(answer.ttft_s, 4),
-            "duration_s": round(answer.duration_s, 4),
-            "usage": None
-            if usage is None
-            else {
-                "prompt_tokens": usage.prompt_tokens,
-                "cached_tokens": usage.cached_tokens,
-                "completion_tokens": usage.completion_tokens,
-            },
-        }
+        task_id, thread_id = start.task.id, start.thread.id
         async with self._database.transaction() as session:
-            # The event first: the task's lock before the thread's, as everywhere, so that no two wait for each other.
-            event = await self._event(session, step, EventType.MODEL_COMPLETED, completed, step_key=f"{key}:completed")
-            if not event.new:
+            # The task's lock before the thread's, as everywhere, so that no two wait for each other.
+            await lock(session, task_id)
+            seq, new = await threads.append_answer(
+                session,
+                thread_id,
+                key,
+                message,
+                context_tokens=0 if usage is None else usage.prompt_tokens + usage.completion_tokens,
+                new_segment=SegmentState().model_dump(mode="json"),
+            )
+            if not new:
                 return Turn()
-            seq, _ = await threads.append_message(session, step.thread.thread_id, key, message)
+            events = [_completed(step, key, answer), *_told(step, answer, message, seq)]
+            await append_all(session, task_id, events, locked=True)
             if activity.info().attempt > 1:
-                await lifecycle.resume(session, task.id, only_reason="model_unavailable")
-            thread = await threads.get_thread(session, step.thread.thread_id)
-            thread.segment = segment_of(thread).answered().model_dump(mode="json")
-            thread.context_tokens = 0 if usage is None else usage.prompt_tokens + usage.completion_tokens
-            if thread.inbox_seq > thread.acted_seq:
-                await steering.mark_acted_on(session, thread)
-            await self._tell(session, step, answer, message, seq)
-            await budgets.warn(session, task)
+                await lifecycle.resume(session, task_id, only_reason="model_unavailable")
+            if start.task.message_count > start.thread.acted_seq:
+                await steering.mark_acted_on(session, await threads.get_thread(session, thread_id))
+            if start.limited:
+                await budgets.warn(session, start.task)
         if usage is None:
             return Turn()
         return Turn(new_tokens=max(0, usage.prompt_tokens - usage.cached_tokens) + usage.completion_tokens)
 
-    async def _tell(
-        self, session: AsyncSession, step: Step, answer: ModelAnswer, message: dict[str, Any], seq: int
-    ) -> None:
-        """The events of what the agent said and wants to do."""
-        if answer.reasoning:
-            await self._event(session, step, EventType.AGENT_REASONING, {"text": answer.reasoning})
-        if answer.text:
-            await self._event(session, step, EventType.AGENT_MESSAGE, {"text": answer.text, "message_seq": seq})
-        for index, call in enumerate(message.get("tool_calls") or ()):
-            function = call["function"]
-            await self._event(
-                session,
-                step,
-                EventType.AGENT_TOOL_CALL,
-                {
-                    "call_id": f"{step.key}:{index}",
-                    "tool": function["name"],
-                    "arguments": written_arguments(function["arguments"]),
-                },
-            )
-
     async def _failed(self, step: Step, attempt: int, error: JourneymanError) -> None:
         """Note the failure; after some in a row, show the task as waiting for the model."""
+        event = _event(
+            step,
+            EventType.MODEL_FAILED,
+            step=step.number,
+            attempt=attempt,
+            code=error.code,
+            message=error.message,
+            retryable=error.retryable,
+        )
         async with self._database.transaction() as session:
-            await self._event(
-                session,
-                step,
-                EventType.MODEL_FAILED,
-                {
-                    "step": step.number,
-                    "attempt": attempt,
-                    "code": error.code,
-                    "message": error.message,
-                    "retryable": error.retryable,
-                },
-            )
+            await append_all(session, step.thread.task.task_id, [event])
             if isinstance(error, ModelUnavailable) and activity.info().attempt >= PAUSE_AFTER_ATTEMPTS:
                 await lifecycle.pause(session, step.thread.task.task_id, "model_unavailable", {"detail": error.message})
 
-    @staticmethod
-    async def _event(
-        session: AsyncSession, step: Step, type_: EventType, data: dict[str, Any], *, step_key: str | None = None
-    ) -> Appended:
-        return await append(
-            session,
-            step.thread.task.task_id,
-            type_,
-            {"role": step.thread.role, **data},
-            thread_id=step.thread.thread_id,
-            subtask_id=step.thread.subtask_id,
-            step_key=step_key,
+
+def _event(of: Step, type_: EventType, *, step_key: str | None = None, **data: Any) -> NewEvent:
+    return NewEvent(
+        type_,
+        {"role": of.thread.role, **data},
+        thread_id=of.thread.thread_id,
+        subtask_id=of.thread.subtask_id,
+        step_key=step_key,
+    )
+
+
+def _completed(step: Step, key: str, answer: ModelAnswer) -> NewEvent:
+    usage = answer.usage
+    return _event(
+        step,
+        EventType.MODEL_COMPLETED,
+        step_key=f"{key}:completed",
+        step=step.number,
+        model=answer.model,
+        finish_reason=answer.finish_reason,
+        ttft_s=round(answer.ttft_s, 4),
+        duration_s=round(answer.duration_s, 4),
+        usage=None
+        if usage is None
+        else {
+            "prompt_tokens": usage.prompt_tokens,
+            "cached_tokens": usage.cached_tokens,
+            "completion_tokens": usage.completion_tokens,
+        },
+    )
+
+
+def _told(step: Step, answer: ModelAnswer, message: dict[str, Any], seq: int) -> Iterator[NewEvent]:
+    """The events of what the agent said and wants to do."""
+    if answer.reasoning:
+        yield _event(step, EventType.AGENT_REASONING, text=answer.reasoning)
+    if answer.text:
+        yield _event(step, EventType.AGENT_MESSAGE, text=answer.text, message_seq=seq)
+    for index, call in enumerate(message.get("tool_calls") or ()):
+        function = call["function"]
+        yield _event(
+            step,
+            EventType.AGENT_TOOL_CALL,
+            call_id=f"{step.key}:{index}",
+            tool=function["name"],
+            arguments=written_arguments(function["arguments"]),
         )
 
 

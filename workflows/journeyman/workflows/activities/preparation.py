@@ -206,13 +206,15 @@ class PreparationActivities:
             await append(session, task.id, EventType.ENVIRONMENT_CHECKED, facts, step_key=f"{task.id}:environment")
             await checkpoints.create(
                 session,
-                project_id=task.project_id,
-                task_id=task.id,
-                thread_id=None,
-                subtask_id=None,
-                plan_revision=0,
-                snapshot=snapshot.digest,
-                step_key=f"{task.id}:prepared",
+                checkpoints.Point(
+                    project_id=task.project_id,
+                    task_id=task.id,
+                    thread_id=None,
+                    subtask_id=None,
+                    plan_revision=0,
+                    snapshot=snapshot.digest,
+                    step_key=f"{task.id}:prepared",
+                ),
             )
 
     async def _fail(self, task: Task, report: _Report) -> Prepared:

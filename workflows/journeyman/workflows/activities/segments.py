@@ -37,10 +37,6 @@ class Prompt:
         stored = await threads.visible_bodies(session, thread)
         return cls([key for key, _ in stored], [body for _, body in stored])
 
-    def add(self, message: Message) -> None:
-        self.keys.append("")
-        self.bodies.append(threads.encode(message))
-
     def array(self, *more: Message) -> bytes:
         return threads.as_array([*self.bodies, *map(threads.encode, more)])
 

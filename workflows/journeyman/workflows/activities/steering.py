@@ -4,7 +4,7 @@ from typing import Final
 
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from journeyman.agents.context import Message, person_message
+from journeyman.agents.context import person_message
 from journeyman.platform.steering import repository as steering
 from journeyman.platform.threads import repository as threads
 from journeyman.platform.threads.models import Thread
@@ -12,9 +12,8 @@ from journeyman.platform.threads.models import Thread
 _BATCH: Final = 100
 
 
-async def deliver_messages(session: AsyncSession, thread: Thread) -> list[Message]:
-    """Append the task's messages that the thread does not have yet; returns them as the model will see them."""
-    delivered: list[Message] = []
+async def deliver_messages(session: AsyncSession, thread: Thread) -> None:
+    """Append the task's messages that the thread does not have yet, as the model will see them."""
     while True:
         waiting = await steering.page(session, thread.task_id, after=thread.inbox_seq, limit=_BATCH, in_force=True)
         for message in waiting:
@@ -22,7 +21,6 @@ async def deliver_messages(session: AsyncSession, thread: Thread) -> list[Messag
             # The event first: the task's lock before the thread's, as everywhere, so that no two wait for each other.
             await steering.mark_delivered(session, message, thread)
             await threads.append_message(session, thread.id, f"{thread.id}:{message.id}", body)
-            delivered.append(body)
             thread.inbox_seq = message.seq
         if len(waiting) < _BATCH:
-            return delivered
+            return

@@ -1,7 +1,7 @@
 """Carrying out the tool calls of one step, and the checkpoint after them."""
 
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
@@ -16,7 +16,7 @@ from journeyman.agents.roles import Role, profile
 from journeyman.agents.tools import ParsedCall, ToolError, parse_call
 from journeyman.platform.artifacts import repository as artifacts
 from journeyman.platform.checkpoints import repository as checkpoints
-from journeyman.platform.events.log import append
+from journeyman.platform.events.log import Appended, NewEvent, append_all, lock
 from journeyman.platform.events.types import EventType
 from journeyman.platform.kit.database import Database
 from journeyman.platform.kit.ids import derived_id
@@ -26,10 +26,11 @@ from journeyman.platform.sandboxes.errors import LOST_WHILE_RUNNING, ExecNotFoun
 from journeyman.platform.tasks.lifecycle import for_step, lock_task
 from journeyman.platform.tasks.models import Task
 from journeyman.platform.threads import repository as threads
+from journeyman.platform.threads import steps
 from journeyman.platform.threads.commands import background_commands
 from journeyman.platform.threads.models import Thread
 from journeyman.workflows.activities.approvals import Answer, ask_for_calls, asks_for_plans
-from journeyman.workflows.activities.breaker import watch
+from journeyman.workflows.activities.breaker import tell, watch
 from journeyman.workflows.activities.knowledge import Knowledge
 from journeyman.workflows.activities.submissions import judge, record_submission
 from journeyman.workflows.activities.tool_runner import ToolResult, ToolRunner
@@ -64,20 +65,22 @@ class ToolActivities:
 
         The last result is stored together with the checkpoint.
         """
-        async with self._database.transaction() as session:
+        async with self._database.statements() as session:
+            start = await steps.begin(
+                session, step.thread.task.task_id, step.thread.thread_id, answer=f"{step.key}:answer"
+            )
             stored = await threads.messages_of_step(session, step.thread.thread_id, step.key)
-            thread = await threads.get_thread(session, step.thread.thread_id)
-            task = await for_step(session, step.thread.task.task_id)
-            batch = _Batch(step, task, thread, done=stored)
+            batch = _Batch(step, start.task, start.thread, done=stored, lease_id=start.sandbox_id)
             calls = batch.read(stored[f"{step.key}:answer"])
-            if not task.approval_policy:
+            if not batch.task.approval_policy:
                 await self._begin_first(session, batch, calls)
-        if task.approval_policy:
+        if batch.task.approval_policy:
             waiting = await self._ask(batch, calls)
             if waiting:
                 return StepOutcome(waiting=waiting)
             calls = [batch.answered(call) for call in calls]
-            async with self._database.transaction() as session:
+            async with self._database.statements() as session:
+                batch.lease_id = await self._workplaces.held(session, batch.thread)
                 await self._begin_first(session, batch, calls)
         if not calls:
             await self._remind(step)
@@ -127,8 +130,7 @@ class ToolActivities:
             )
 
     async def _begin_first(self, session: AsyncSession, batch: "_Batch", calls: list["_Call"]) -> None:
-        """Look up the sandbox, and note that the first call starts in it, while a transaction is open anyway."""
-        batch.lease_id = await self._workplaces.held(session, batch.thread)
+        """Note that the first call starts in the thread's sandbox, while a session is open anyway."""
         first = next((call for call in calls if f"{call.key}:result" not in batch.done), None)
         if first is not None and first.begins and batch.lease_id is not None and not batch.step.interrupted:
             batch.begun[first.key] = await threads.begin_tool_call(session, batch.thread, first.key, batch.lease_id)
@@ -254,57 +256,40 @@ class ToolActivities:
         )
 
     @staticmethod
-    async def _record(session: AsyncSession, batch: "_Batch", done: "_Done") -> None:
-        """Store the result, its event, and what a submission means."""
+    async def _record(
+        session: AsyncSession, batch: "_Batch", done: "_Done | None", then: Sequence[NewEvent] = ()
+    ) -> list[Appended]:
+        """Store the result, its events, and what a submission means; then append what follows from it."""
         step, thread = batch.step, batch.step.thread
-        call, result = done.call, done.result
-        event = await append(
-            session,
-            thread.task.task_id,
-            EventType.AGENT_TOOL_RESULT,
-            {
-                "call_id": call.key,
-                "role": thread.role,
-                "tool": call.tool,
-                "ok": result.ok,
-                "text": result.text,
-                "output_id": None if done.blob is None else call.output_id,
-                **result.data,
-            },
-            thread_id=thread.thread_id,
-            subtask_id=thread.subtask_id,
-            step_key=f"{call.key}:result",
-        )
-        if not event.new:
-            return
-        await threads.append_message(
-            session, thread.thread_id, f"{call.key}:result", context.tool_message(call.id, result.text)
-        )
-        if done.blob is not None and result.output is not None:
-            await artifacts.add(
-                session,
-                project_id=thread.task.project_id,
-                task_id=thread.task.task_id,
-                kind="tool_output",
-                name=call.output_id,
-                media_type="application/octet-stream",
-                size=len(result.output),
-                digest=done.blob,
-                key=f"{thread.thread_id}:{call.output_id}",
-            )
-        if batch.workplace is not None and batch.workplace.sandbox.id != batch.thread.sandbox_id:
-            await threads.note_sandbox(session, thread.thread_id, batch.workplace.sandbox.id)
-        for limit in result.limits:
-            await append(
-                session,
-                thread.task.task_id,
-                EventType.SANDBOX_LIMIT_HIT,
-                {"limit": limit, "call_id": call.key},
-                thread_id=thread.thread_id,
-                subtask_id=thread.subtask_id,
-            )
-        if isinstance(call.parsed, ParsedCall) and call.parsed.terminal and result.ok:
-            await record_submission(session, step, call.parsed)
+        task_id = thread.task.task_id
+        await lock(session, task_id)
+        events: list[NewEvent] = []
+        if done is not None:
+            call, result = done.call, done.result
+            said = context.tool_message(call.id, result.text)
+            _, new = await threads.append_message(session, thread.thread_id, f"{call.key}:result", said)
+            if new:
+                events = done.events(step)
+                if batch.workplace is not None and batch.workplace.sandbox.id != batch.thread.sandbox_id:
+                    await threads.note_sandbox(session, thread.thread_id, batch.workplace.sandbox.id)
+            if new and done.consequences:
+                await append_all(session, task_id, events, locked=True)
+                events = []
+                if done.blob is not None and result.output is not None:
+                    await artifacts.add(
+                        session,
+                        project_id=thread.task.project_id,
+                        task_id=task_id,
+                        kind="tool_output",
+                        name=call.output_id,
+                        media_type="application/octet-stream",
+                        size=len(result.output),
+                        digest=done.blob,
+                        key=f"{thread.thread_id}:{call.output_id}",
+                    )
+                if isinstance(call.parsed, ParsedCall) and call.parsed.terminal and result.ok:
+                    await record_submission(session, step, call.parsed)
+        return await append_all(session, task_id, [*events, *then], locked=True)
 
     async def _checkpoint(self, batch: "_Batch", last: "_Done | None") -> StepOutcome:
         step, thread, outcome = batch.step, batch.step.thread, batch.outcome
@@ -314,25 +299,29 @@ class ToolActivities:
             # Also when this step ran nothing: what works in the background changes files between steps.
             captured = await self._workplaces.capture(await self._enter(batch))
             snapshot = captured.digest
+        taken = captured if captured is not None and captured.changed else None
+        watched = watch(step, batch.thread.loop_window, batch.observed, snapshot)
+        point = checkpoints.Point(
+            project_id=batch.task.project_id,
+            task_id=batch.task.id,
+            thread_id=thread.thread_id,
+            subtask_id=thread.subtask_id,
+            plan_revision=batch.plan_revision,
+            snapshot=snapshot,
+            step_key=step.key,
+            submitted=outcome.submitted,
+        )
         async with self._database.transaction() as session:
-            if last is not None:
-                await self._record(session, batch, last)
-            if captured is not None and captured.changed:
-                await self._workplaces.note(session, thread, captured)
-            await checkpoints.create(
-                session,
-                project_id=batch.task.project_id,
-                task_id=batch.task.id,
-                thread_id=thread.thread_id,
-                subtask_id=thread.subtask_id,
-                plan_revision=batch.plan_revision,
-                snapshot=snapshot,
-                step_key=step.key,
-                submitted=outcome.submitted,
-            )
-            outcome.tripped = await watch(session, step, batch.observed, snapshot)
+            *_, event = await self._record(session, batch, last, [point.event()])
+            if event.new:
+                after = checkpoints.AfterStep(watched.window, None if taken is None else (taken.files, taken.bytes))
+                await checkpoints.store(session, point, event.seq, after)
+            elif taken is not None:
+                await self._workplaces.note(session, thread, taken)
+            await tell(session, step, watched.alarms)
             if batch.review is not None:
                 await judge(session, step, batch.review, outcome)
+        outcome.tripped = watched.tripped
         outcome.snapshot = snapshot
         outcome.unapproved = outcome.submitted and thread.role == Role.PLANNER and asks_for_plans(batch.task)
         if outcome.submitted and profile(thread.role).forks_workspace:
@@ -380,6 +369,41 @@ class _Done:
     call: _Call
     result: ToolResult
     blob: str | None
+
+    @property
+    def consequences(self) -> bool:
+        """Whether storing it means more than a message and its events."""
+        handed_over = isinstance(self.call.parsed, ParsedCall) and self.call.parsed.terminal and self.result.ok
+        return handed_over or self.blob is not None
+
+    def events(self, step: Step) -> list[NewEvent]:
+        """What the log says of it."""
+        call, result, thread = self.call, self.result, step.thread
+        said = NewEvent(
+            EventType.AGENT_TOOL_RESULT,
+            {
+                "call_id": call.key,
+                "role": thread.role,
+                "tool": call.tool,
+                "ok": result.ok,
+                "text": result.text,
+                "output_id": None if self.blob is None else call.output_id,
+                **result.data,
+            },
+            thread_id=thread.thread_id,
+            subtask_id=thread.subtask_id,
+            step_key=f"{call.key}:result",
+        )
+        hit = (
+            NewEvent(
+                EventType.SANDBOX_LIMIT_HIT,
+                {"limit": limit, "call_id": call.key},
+                thread_id=thread.thread_id,
+                subtask_id=thread.subtask_id,
+            )
+            for limit in result.limits
+        )
+        return [said, *hit]
 
 
 @dataclass
