@@ -1697,6 +1697,9 @@ def main() -> None:
     for low, high in zip([2, *sorted(keep)], [*sorted(keep), 65536], strict=True):
         if low + 1 < high:  # closerange(0, 0) closes everything
             os.closerange(low + 1, high)
+    # Here and not above, where it would add to the time until a sandbox serves; each command's process finds it loaded.
+    import resource  # noqa: F401
+
     gc.freeze()
     agent.serve()
     os._exit(0)
