@@ -4,6 +4,7 @@ import json
 import os
 import shutil
 import socket
+from collections.abc import Iterator
 from importlib.metadata import version
 from pathlib import Path
 
@@ -17,10 +18,11 @@ from journeyman.platform.kit.settings import Settings
 
 
 @pytest.fixture
-def directory(tmp_path: Path) -> DataDirectory:
+def directory(tmp_path: Path) -> Iterator[DataDirectory]:
     directory = DataDirectory(tmp_path / "data")
     directory.create()
-    return directory
+    yield directory
+    directory.unlock()
 
 
 def test_is_for_its_owner_only(directory: DataDirectory) -> None:
@@ -96,6 +98,20 @@ def test_ports_are_remembered_while_they_are_free(directory: DataDirectory) -> N
         assert second["b"] == first["b"]
     preferred = choose_port(set())
     assert directory.ports(["c"], {"c": preferred})["c"] == preferred
+
+
+def test_stacks_that_start_at_once_choose_different_ports(directory: DataDirectory, tmp_path: Path) -> None:
+    other = DataDirectory(tmp_path / "other")
+    other.create()
+    usual = {name: choose_port(set()) for name in ("api", "gateway")}
+    # Nobody listens yet: both still find every port free.
+    first, second = directory.ports(usual, usual), other.ports(usual, usual)
+    assert first == usual
+    assert not set(first.values()) & set(second.values())
+    assert not other.claim_port(first["api"])
+    directory.unlock()
+    assert other.claim_port(first["api"])
+    other.unlock()
 
 
 def test_ports_are_below_those_that_clients_get() -> None:

@@ -15,6 +15,7 @@ import os
 import re
 import secrets
 import shutil
+import socket
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from importlib.metadata import version as installed_version
@@ -22,7 +23,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from journeyman.platform.embedded.errors import DataDirectoryLocked, DataDirectoryUnusable
-from journeyman.platform.embedded.ports import choose_port, is_free
+from journeyman.platform.embedded.ports import choose_port, claim, is_free
 
 FORMAT: Final = 1
 """Of the directory's layout. A change that an older Journeyman cannot read raises it."""
@@ -50,6 +51,7 @@ class DataDirectory:
     def __init__(self, root: Path) -> None:
         self.root = root.expanduser().absolute()
         self._lock_fd: int | None = None
+        self._claims: dict[int, socket.socket] = {}
 
     @property
     def logs(self) -> Path:
@@ -96,6 +98,8 @@ class DataDirectory:
         self._lock_fd = fd
 
     def unlock(self) -> None:
+        while self._claims:
+            self._claims.popitem()[1].close()
         if self._lock_fd is not None:
             os.ftruncate(self._lock_fd, 0)
             os.close(self._lock_fd)
@@ -158,16 +162,34 @@ class DataDirectory:
         return known
 
     def ports(self, names: Iterable[str], preferred: dict[str, int]) -> dict[str, int]:
-        """A free port for each name: the one of the last time, else the preferred one, else any. All differ."""
+        """A free port for each name: the one of the last time, else the preferred one, else any. All differ.
+
+        They are claimed until :meth:`unlock`, so that two stacks that start at once do not choose the same.
+        """
         remembered = self._read(self.root / "ports.json") or {}
         chosen: dict[str, int] = {}
         taken = {port for port in remembered.values() if isinstance(port, int)}
         for name in names:
             candidates = [remembered.get(name), preferred.get(name)]
-            usable = [port for port in candidates if port and port not in chosen.values() and is_free(port)]
-            chosen[name] = usable[0] if usable else choose_port(taken | set(chosen.values()))
+            usable = (port for port in candidates if port and port not in chosen.values() and self.claim_port(port))
+            chosen[name] = next(usable, 0) or self._claim_any(taken | set(chosen.values()))
         self.write("ports.json", remembered | chosen)
         return chosen
+
+    def claim_port(self, port: int) -> bool:
+        """Whether the port is free, and this stack's until :meth:`unlock`."""
+        if port in self._claims:
+            return is_free(port)
+        held = claim(port)
+        if held is None:
+            return False
+        self._claims[port] = held
+        return True
+
+    def _claim_any(self, avoid: set[int]) -> int:
+        while not self.claim_port(port := choose_port(avoid)):
+            avoid.add(port)
+        return port
 
     def write(self, name: str, content: dict[str, Any]) -> None:
         """Replace a JSON file at once, readable for the owner only."""

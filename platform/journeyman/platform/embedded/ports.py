@@ -24,6 +24,24 @@ def is_free(port: int) -> bool:
     return True
 
 
+def claim(port: int) -> socket.socket | None:
+    """Keep a port for this process until the socket is closed, against every other claim on this machine.
+
+    Between choosing a port and listening on it lie seconds, in which another stack that starts would find it free as well.
+    None when somebody listens there or has claimed it. A claim is a name in the kernel, which ends with its process.
+    """
+    held = socket.socket(socket.AF_UNIX)
+    try:
+        held.bind(f"\0journeyman-port-{port}")
+    except OSError:
+        held.close()
+        return None
+    if is_free(port):
+        return held
+    held.close()
+    return None
+
+
 def choose_port(avoid: set[int]) -> int:
     """A free port that is not among those to avoid."""
     for _ in range(200):

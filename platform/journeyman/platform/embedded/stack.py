@@ -22,7 +22,6 @@ from journeyman.platform.embedded.child import Child
 from journeyman.platform.embedded.datadir import DataDirectory
 from journeyman.platform.embedded.errors import PortTaken, StackError
 from journeyman.platform.embedded.logs import LogFile
-from journeyman.platform.embedded.ports import is_free
 from journeyman.platform.embedded.preflight import check_machine
 from journeyman.platform.embedded.processes import start_ticks_of
 from journeyman.platform.embedded.roles import default_workers, role_specs
@@ -150,7 +149,7 @@ class EmbeddedStack:
         preferred = {"api": self.settings.api_port, "gateway": self.settings.gateway_port, "replay-engine": 8702}
         self._ports = self.directory.ports([*PORTS, *_ROLE_PORTS], preferred if self._usual_ports else {})
         if self._api_port is not None:
-            if not is_free(self._api_port):
+            if not self.directory.claim_port(self._api_port):
                 raise PortTaken(
                     f"Port {self._api_port} is taken by another program. Choose another with --port, "
                     "or leave it out and a free one is found.",
