@@ -38,7 +38,6 @@ class ModelOutput:
     total_bytes: int
     start: int = 0
     end: int = 0
-    omitted_lines: int = 0
 
     @property
     def truncated(self) -> bool:
@@ -74,7 +73,7 @@ def cut_output(data: bytes, output_id: str, limit: int = DEFAULT_LIMIT) -> Model
         f"at most {limit:,} bytes at a time …]"
     )
     text = "".join((head, "" if head.endswith("\n") or not head else "\n", marker, "\n", tail))
-    return ModelOutput(text, len(data), head_end, tail_start, lines)
+    return ModelOutput(text, len(data), head_end, tail_start)
 
 
 def output_range(data: bytes, start: int, total: int, limit: int = DEFAULT_LIMIT) -> str:

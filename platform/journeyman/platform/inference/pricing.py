@@ -32,8 +32,8 @@ class Price(BaseModel):
 class _PriceFile(BaseModel):
     model_config = ConfigDict(extra="forbid")
 
-    as_of: str = ""
-    currency: str = ""
+    about: str = ""
+    """Where the prices come from: for whoever reads the file."""
     models: list[Price]
 
 
