@@ -76,7 +76,7 @@ def test_a_rewind_is_sent_under_a_key_of_its_own(run: Run, server: Server) -> No
 
 
 def test_a_task_that_has_ended_is_to_be_forked(run: Run, server: Server) -> None:
-    problem = {"detail": "The task has ended (failed) and stays as it is. Fork it.", "code": "task_ended"}
+    problem = {"detail": "The task has ended (failed); it cannot go back. Fork it.", "code": "task_ended"}
     server.refusals["POST", f"{BASE}/rewind"] = [(409, problem)]
     result = run("rewind", TASK, CHECKPOINT)
     assert result.code == 2

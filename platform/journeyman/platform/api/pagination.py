@@ -60,7 +60,7 @@ def decode_cursor(cursor: str | None) -> Position | None:
 
 
 def seq_in(position: Position) -> int:
-    """For lists ordered by an event's seq, which stands in for the id. Raises :class:`InvalidInput`."""
+    """For lists ordered by a number within a task (of an event, of a note), which stands in for the id. Raises :class:`InvalidInput`."""
     if not position.id.isdigit() or len(position.id) > 18:
         raise _refused()
     return int(position.id)

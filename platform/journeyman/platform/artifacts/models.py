@@ -16,7 +16,7 @@ class Artifact(Base):
     project_id: Mapped[str]
     task_id: Mapped[str] = mapped_column(sa.ForeignKey("tasks.id"))
     kind: Mapped[str]
-    """``patch``, ``log``, ``report``, ``file`` or ``tool_output``; the last only for ``read_output``."""
+    """``patch``, ``bundle``, ``file``, ``report``, ``log`` (of an acceptance command) or ``tool_output`` (for ``read_output`` only)."""
     name: Mapped[str]
     media_type: Mapped[str]
     size: Mapped[int]

@@ -1,4 +1,4 @@
-"""Reading artifacts and receipts for the API."""
+"""Reading artifacts and receipts."""
 
 from collections.abc import Sequence
 
@@ -22,7 +22,26 @@ async def artifact(session: AsyncSession, project_id: str, artifact_id: str) -> 
 
 
 async def receipts_of(session: AsyncSession, task_id: str) -> Sequence[Receipt]:
+    """The task's receipts, in the order in which the commands were run."""
     rows = await session.scalars(
         sa.select(Receipt).where(Receipt.task_id == task_id).order_by(Receipt.attempt, Receipt.position)
+    )
+    return rows.all()
+
+
+async def receipt(session: AsyncSession, task_id: str, attempt: int, position: int) -> Receipt | None:
+    """Of one command in one attempt at the verification; both as in :class:`Receipt`."""
+    return await session.scalar(
+        sa.select(Receipt).where(Receipt.task_id == task_id, Receipt.attempt == attempt, Receipt.position == position)
+    )
+
+
+async def passed_commands(session: AsyncSession, task_id: str) -> Sequence[str]:
+    """The acceptance commands that ever passed, each once, always in the same order."""
+    rows = await session.scalars(
+        sa.select(Receipt.command)
+        .where(Receipt.task_id == task_id, Receipt.passed)
+        .group_by(Receipt.command)
+        .order_by(sa.func.min(Receipt.attempt), sa.func.min(Receipt.position))
     )
     return rows.all()

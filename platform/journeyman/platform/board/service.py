@@ -124,7 +124,7 @@ async def notes(
 
 async def plan_state(session: AsyncSession, task_id: str, revision: int) -> PlanState | None:
     """The plan of that revision with its progress; None before there is one."""
-    plan = next((plan for plan in await plans.revisions(session, task_id) if plan.revision == revision), None)
+    plan = await plans.of_revision(session, task_id, revision)
     if plan is None:
         return None
     progress = await plans.progress(session, task_id, revision)

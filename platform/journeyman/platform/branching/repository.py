@@ -180,10 +180,6 @@ def _summary(message: dict[str, Any]) -> str | None:
     return None
 
 
-async def plan(session: AsyncSession, task_id: str, revision: int) -> Plan | None:
-    return await session.scalar(sa.select(Plan).where(Plan.task_id == task_id, Plan.revision == revision))
-
-
 @dataclass(frozen=True, slots=True)
 class OpenThread:
     """A thread that is not history."""

@@ -11,6 +11,7 @@ from journeyman.platform.branching.restore import Restored
 from journeyman.platform.checkpoints.models import Checkpoint
 from journeyman.platform.kit.database import Json
 from journeyman.platform.kit.ids import new_id
+from journeyman.platform.plans import queries as plans
 from journeyman.platform.steering import service as steering
 from journeyman.platform.steering.schemas import SendMessage
 from journeyman.platform.tasks.contract import Phase, TaskState
@@ -78,7 +79,7 @@ async def say(session: AsyncSession, task: Task, text: str, author: str) -> None
 
 async def _plan(session: AsyncSession, checkpoint: Checkpoint, restored: Restored) -> Json | None:
     """The plan in force with the state of each subtask, as far as an overview shows it."""
-    plan = await repository.plan(session, checkpoint.task_id, checkpoint.plan_revision)
+    plan = await plans.of_revision(session, checkpoint.task_id, checkpoint.plan_revision)
     if plan is None:
         return None
     states = {one.id: one for one in restored.subtasks if one.revision == plan.revision}

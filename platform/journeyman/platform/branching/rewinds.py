@@ -16,13 +16,13 @@ from journeyman.platform.checkpoints.models import Checkpoint, Rewind
 from journeyman.platform.events.log import append
 from journeyman.platform.events.types import EventType
 from journeyman.platform.kit.clock import now
-from journeyman.platform.kit.errors import Conflict, NotFound
+from journeyman.platform.kit.errors import NotFound
 from journeyman.platform.kit.ids import new_id
 from journeyman.platform.kit.names import SIGNAL_REWIND
 from journeyman.platform.outbox import service as outbox
 from journeyman.platform.tasks import idempotency, lifecycle
 from journeyman.platform.tasks import service as tasks
-from journeyman.platform.tasks.contract import TERMINAL, TaskProgress, TaskState
+from journeyman.platform.tasks.contract import TaskProgress
 from journeyman.platform.tasks.models import Task
 
 LIMIT: Final = 100
@@ -57,18 +57,7 @@ async def request(
         assert found is not None
         return Requested(found, replayed=True)
     checkpoint = await checkpoints.checkpoint(session, task_id, body.checkpoint_id)
-    if TaskState(task.state) in TERMINAL:
-        raise Conflict(
-            f"The task has ended ({task.state}) and stays as it is. Fork it to go on from this checkpoint in a new task.",
-            code="task_ended",
-            state=task.state,
-        )
-    if task.cancel_requested_at is not None:
-        raise Conflict(
-            "The task is being cancelled. Fork it to go on from this checkpoint in a new task.",
-            code="task_ended",
-            state=task.state,
-        )
+    tasks.refuse_ending(task, "it cannot go back. Fork it to go on from this checkpoint in a new task")
     rewind = Rewind(
         id=rewind_id,
         project_id=project_id,

@@ -45,7 +45,7 @@ async def store(session: AsyncSession, task: Task, approval: Approval, wanted: P
     dumped = wanted.model_dump(mode="json")
     if before.subtasks == dumped["subtasks"] and before.acceptance == dumped["acceptance"]:
         return before
-    revision = 1 + max(each.revision for each in await queries.revisions(session, task.id))
+    revision = 1 + await queries.last_revision(session, task.id)
     await repository.add_revision(
         session,
         project_id=task.project_id,

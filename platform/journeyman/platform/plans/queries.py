@@ -14,6 +14,15 @@ async def revisions(session: AsyncSession, task_id: str) -> Sequence[Plan]:
     return rows.all()
 
 
+async def of_revision(session: AsyncSession, task_id: str, revision: int) -> Plan | None:
+    return await session.scalar(sa.select(Plan).where(Plan.task_id == task_id, Plan.revision == revision))
+
+
+async def last_revision(session: AsyncSession, task_id: str) -> int:
+    """The highest number that a plan of the task has; 0 before there is one."""
+    return await session.scalar(sa.select(sa.func.max(Plan.revision)).where(Plan.task_id == task_id)) or 0
+
+
 async def progress(session: AsyncSession, task_id: str, revision: int) -> dict[str, Subtask]:
     """The subtasks of a revision by their id in the plan, in its order."""
     rows = await session.scalars(

@@ -7,6 +7,7 @@ from sqlalchemy.ext.asyncio import AsyncSession
 
 from journeyman.platform.kit.errors import NotFound
 from journeyman.platform.kit.ids import derived_id
+from journeyman.platform.plans import queries
 from journeyman.platform.plans.models import Plan, Subtask
 
 
@@ -54,7 +55,8 @@ async def add_revision(
 
 
 async def get_plan(session: AsyncSession, task_id: str, revision: int) -> Plan:
-    plan = await session.scalar(sa.select(Plan).where(Plan.task_id == task_id, Plan.revision == revision))
+    """Raises :class:`NotFound`."""
+    plan = await queries.of_revision(session, task_id, revision)
     if plan is None:
         raise NotFound(f"Task {task_id} has no plan revision {revision}.")
     return plan

@@ -8,7 +8,6 @@ from sqlalchemy.ext.asyncio import AsyncSession
 from journeyman.platform.events.log import append
 from journeyman.platform.events.types import EventType
 from journeyman.platform.kit.clock import now
-from journeyman.platform.kit.errors import Conflict
 from journeyman.platform.kit.ids import new_id
 from journeyman.platform.kit.names import SIGNAL_INTERRUPT
 from journeyman.platform.outbox import service as outbox
@@ -17,7 +16,6 @@ from journeyman.platform.steering.models import PersonMessage
 from journeyman.platform.steering.schemas import SendMessage
 from journeyman.platform.tasks import idempotency
 from journeyman.platform.tasks import service as tasks
-from journeyman.platform.tasks.contract import TERMINAL, TaskState
 from journeyman.platform.tasks.models import Task
 
 
@@ -45,15 +43,7 @@ async def send(
         message = await repository.get(session, task_id, earlier)
         assert message is not None
         return Sent(message, replayed=True)
-    if TaskState(task.state) in TERMINAL:
-        raise Conflict(
-            f"The task has ended ({task.state}); nobody would read the message. Fork the task to go on from one of its "
-            "checkpoints.",
-            code="task_ended",
-            state=task.state,
-        )
-    if task.cancel_requested_at is not None:
-        raise Conflict("The task is being cancelled; nobody would read the message.", code="task_ended")
+    tasks.refuse_ending(task, "nobody would read the message. Fork the task to go on from one of its checkpoints")
     message = await receive(session, task, message_id, body, author=author)
     if body.mode == "interrupt":
         await outbox.enqueue_signal(session, project_id, task_id, SIGNAL_INTERRUPT)

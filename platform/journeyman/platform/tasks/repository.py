@@ -9,7 +9,6 @@ from sqlalchemy.ext.asyncio import AsyncSession
 from sqlalchemy.orm import defer
 
 from journeyman.platform.tasks.models import Task
-from journeyman.platform.uploads.models import Upload
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,9 +63,3 @@ async def find(session: AsyncSession, project_id: str, query: TaskQuery) -> Sequ
         moment, task_id = query.before
         statement = statement.where(sa.tuple_(Task.created_at, Task.id) < sa.tuple_(moment, task_id))
     return (await session.scalars(statement)).all()
-
-
-async def upload_exists(session: AsyncSession, project_id: str, upload_id: str) -> bool:
-    return bool(
-        await session.scalar(sa.select(sa.exists().where(Upload.id == upload_id, Upload.project_id == project_id)))
-    )

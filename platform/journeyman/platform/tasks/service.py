@@ -32,6 +32,7 @@ from journeyman.platform.tasks.schemas import (
     TaskFilter,
     literal_private_host,
 )
+from journeyman.platform.uploads import repository as uploads
 
 _TITLE_LENGTH: Final = 80
 
@@ -89,10 +90,10 @@ class TaskService:
     async def _check_workspace(self, session: AsyncSession, submission: Submission) -> None:
         workspace = submission.body.workspace
         if isinstance(workspace, ArchiveWorkspace):
-            known = is_id("upload", workspace.upload_id) and await repository.upload_exists(
-                session, submission.project_id, workspace.upload_id
-            )
-            if not known:
+            snapshot = None
+            if is_id("upload", workspace.upload_id):
+                snapshot = await uploads.snapshot_of(session, submission.project_id, workspace.upload_id)
+            if snapshot is None:
                 raise refuse("workspace.upload_id", f"this project has no upload {workspace.upload_id}.")
         if isinstance(workspace, GitWorkspace) and not self._settings.git_allow_private_addresses:
             if workspace.url.lower().startswith("http://"):
@@ -167,7 +168,7 @@ async def cancel(session: AsyncSession, project_id: str, task_id: str) -> Task:
 async def pause(session: AsyncSession, project_id: str, task_id: str) -> Task:
     """Have the task stop before its next step; once more changes nothing. Raises :class:`Conflict` for one that has ended."""
     task = await lock(session, project_id, task_id)
-    _refuse_ended(task, "paused")
+    refuse_ended(task, "it cannot be paused")
     if task.paused_reason is None:
         await lifecycle.pause(session, task_id, "user")
         await outbox.enqueue_signal(session, project_id, task_id, SIGNAL_PAUSE, "user")
@@ -180,7 +181,7 @@ async def resume(session: AsyncSession, project_id: str, task_id: str) -> Task:
     One that is out of budget pauses again at its next step. Raises :class:`Conflict` for one that has ended.
     """
     task = await lock(session, project_id, task_id)
-    _refuse_ended(task, "resumed")
+    refuse_ended(task, "it cannot be resumed")
     if await lifecycle.resume(session, task_id):
         await outbox.enqueue_signal(session, project_id, task_id, SIGNAL_RESUME)
     return await _refreshed(session, task)
@@ -193,7 +194,7 @@ async def change_budget(session: AsyncSession, project_id: str, task_id: str, ch
     Raises :class:`Conflict` for a task that has ended.
     """
     task = await lock(session, project_id, task_id)
-    _refuse_ended(task, "given another budget")
+    refuse_ended(task, "it cannot be given another budget")
     given = changes.model_dump(mode="json", exclude_unset=True)
     budget = {name: limit for name, limit in {**task.budget, **given}.items() if limit is not None}
     if budget != task.budget:
@@ -219,9 +220,17 @@ async def _refreshed(session: AsyncSession, task: Task) -> Task:
     return task
 
 
-def _refuse_ended(task: Task, what: str) -> None:
+def refuse_ended(task: Task, meaning: str) -> None:
+    """Raise :class:`Conflict` with code ``task_ended`` for a task that has ended; ``meaning``: what follows from it."""
     if TaskState(task.state) in TERMINAL:
-        raise Conflict(f"The task has ended ({task.state}); it cannot be {what}.", code="task_ended", state=task.state)
+        raise Conflict(f"The task has ended ({task.state}); {meaning}.", code="task_ended", state=task.state)
+
+
+def refuse_ending(task: Task, meaning: str) -> None:
+    """As :func:`refuse_ended`, also for a task that is being cancelled."""
+    refuse_ended(task, meaning)
+    if task.cancel_requested_at is not None:
+        raise Conflict(f"The task is being cancelled; {meaning}.", code="task_ended", state=task.state)
 
 
 def _unknown(task_id: str) -> NotFound:

@@ -70,7 +70,7 @@ class ApprovalActivities:
         async with self._database.transaction() as session:
             (approval,) = await service.settle(session, waiting.task.task_id, waiting.approvals)
             plan = await plans.get_plan(session, approval.task_id, approval.subject["revision"])
-            last = max(each.revision for each in await queries.revisions(session, approval.task_id))
+            last = await queries.last_revision(session, approval.task_id)
         verdict = PlanVerdict(state="withdrawn", revision=plan.revision, last_revision=last)
         if runs(approval):
             problems = _problems(plan) if plan.author is not None else []

@@ -1,6 +1,7 @@
 """What a task leaves behind: patch, bundle, report, the files under /artifacts, and what was learnt."""
 
 import mimetypes
+from collections.abc import Sequence
 from typing import Any, Final
 
 import sqlalchemy as sa
@@ -8,6 +9,7 @@ from temporalio import activity
 
 from journeyman.agents.arguments import SubmitReview
 from journeyman.agents.roles import Role
+from journeyman.platform.artifacts import queries
 from journeyman.platform.artifacts import repository as artifacts
 from journeyman.platform.artifacts.models import Receipt
 from journeyman.platform.checkpoints.snapshots import SnapshotStore
@@ -77,11 +79,7 @@ class HandoverActivities:
 
     async def _report(self, task: Task) -> str:
         async with self._database.transaction() as session:
-            receipts = list(
-                await session.scalars(
-                    sa.select(Receipt).where(Receipt.task_id == task.id).order_by(Receipt.attempt, Receipt.position)
-                )
-            )
+            receipts = await queries.receipts_of(session, task.id)
             subtasks = await plans.subtasks_in_force(session, task.id)
         return report(task, subtasks, receipts)
 
@@ -91,9 +89,7 @@ class HandoverActivities:
         """Keep what was learnt for later tasks: commands that were seen to pass, and what reviews found wrong."""
         async with self._database.transaction() as session:
             task = await session.get_one(Task, ref.task_id)
-            passed = await session.scalars(
-                sa.select(Receipt.command).where(Receipt.task_id == task.id, Receipt.passed).distinct()
-            )
+            passed = await queries.passed_commands(session, task.id)
             lessons: list[tuple[Kind, str]] = [
                 ("command", f"`{command}` passes in this project.") for command in passed
             ]
@@ -129,7 +125,7 @@ def _mistakes(messages: list[dict[str, Any]]) -> list[tuple[Kind, str]]:
     ]
 
 
-def report(task: Task, subtasks: list[tuple[Plan, Subtask]], receipts: list[Receipt]) -> str:
+def report(task: Task, subtasks: Sequence[tuple[Plan, Subtask]], receipts: Sequence[Receipt]) -> str:
     """The task in Markdown: what was asked, what was done, what was verified."""
     lines = [f"# {task.title}", "", "## Asked", "", task.instruction, "", "## Done", ""]
     for plan, row in subtasks:

@@ -5,7 +5,6 @@ import shlex
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-import sqlalchemy as sa
 from temporalio import activity
 
 from journeyman.agents.output import cut_text, readable
@@ -19,7 +18,7 @@ from journeyman.platform.sandboxes.leases import Claim, Leases
 from journeyman.platform.sandboxes.port import ExecRequest, ExecResult, Sandbox
 from journeyman.platform.tasks.lifecycle import lock_task
 from journeyman.platform.tasks.models import Task
-from journeyman.platform.uploads.models import Upload
+from journeyman.platform.uploads import repository as uploads
 from journeyman.workflows.environment import SETUP_TIMEOUT_S, BareFurnishing
 from journeyman.workflows.heartbeat import beating
 from journeyman.workflows.source import CLONE, clone_environment, resolve_public
@@ -88,11 +87,7 @@ class PreparationActivities:
         match workspace["source"]:
             case "archive":
                 async with self._database.transaction() as session:
-                    return await session.scalar(
-                        sa.select(Upload.snapshot).where(
-                            Upload.id == workspace["upload_id"], Upload.project_id == task.project_id
-                        )
-                    )
+                    return await uploads.snapshot_of(session, task.project_id, workspace["upload_id"])
             case "git":
                 return await self._clone(task, workspace["url"], workspace.get("ref"), report)
             case _:

@@ -3,11 +3,11 @@
 from decimal import Decimal
 from typing import Final
 
-import sqlalchemy as sa
 from temporalio import activity
 
 from journeyman.agents.output import cut_text, readable
 from journeyman.agents.review import FailedCommand, acceptance_reason
+from journeyman.platform.artifacts import queries
 from journeyman.platform.artifacts import repository as artifacts
 from journeyman.platform.artifacts.models import Receipt
 from journeyman.platform.checkpoints.snapshots import SnapshotStore
@@ -71,13 +71,7 @@ class VerificationActivities:
 
     async def _receipt(self, wanted: Verify, position: int) -> Receipt | None:
         async with self._database.transaction() as session:
-            return await session.scalar(
-                sa.select(Receipt).where(
-                    Receipt.task_id == wanted.task.task_id,
-                    Receipt.attempt == wanted.attempt,
-                    Receipt.position == position,
-                )
-            )
+            return await queries.receipt(session, wanted.task.task_id, wanted.attempt, position)
 
     @staticmethod
     async def _run(sandbox: Sandbox, wanted: Verify, position: int, command: str) -> ExecResult:
