@@ -38,7 +38,7 @@ class SessionStack:
                     model_base_url=None,
                     replay_scripts=scripts,
                     temporal_run_events=RUN_EVENTS,
-                    worker_roles="orchestration,models,sandboxes,deliveries",
+                    worker_roles="orchestration,models,sandboxes",
                 )
                 stack = EmbeddedStack(self.directory / "data", parts=(), settings=settings, workers=2)
                 await stack.start()

@@ -56,7 +56,7 @@ CACHED_WORKFLOWS: Final = 128
 """Workflows kept in memory, some 100 KB each (measured): twice what 50 tasks at work on one machine need. The longest idle are
 dropped first, and read their history again when something happens to them."""
 
-SLOTS: Final = {Queue.ORCHESTRATION: 64, Queue.MODELS: 100, Queue.SANDBOXES: 24, Queue.DELIVERIES: 16}
+SLOTS: Final = {Queue.ORCHESTRATION: 64, Queue.MODELS: 100, Queue.SANDBOXES: 24}
 """Activities at once in one process. Model calls mostly wait; sandboxes take the machine's memory."""
 
 
@@ -167,14 +167,14 @@ def build_workers(
     *,
     together: bool = False,
 ) -> list[Worker]:
-    """One Temporal worker for each role that has work of its own here.
+    """One Temporal worker for each role.
 
     ``together``: the one for orchestration carries out all activities; see ``Settings.workers_together``.
     """
     by_queue = activities_by_queue(resources)
     if together:
         by_queue[Queue.ORCHESTRATION] = [each for activities in by_queue.values() for each in activities]
-    return [_worker(client, queue, by_queue[queue], version, together=together) for queue in roles if queue in by_queue]
+    return [_worker(client, queue, by_queue[queue], version, together=together) for queue in roles]
 
 
 def _worker(

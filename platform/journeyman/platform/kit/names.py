@@ -29,7 +29,6 @@ class Queue(StrEnum):
     ORCHESTRATION = "orchestration"
     MODELS = "models"
     SANDBOXES = "sandboxes"
-    DELIVERIES = "deliveries"
 
 
 MEMO_TOGETHER: Final = "together"

@@ -76,11 +76,12 @@ class Settings(BaseSettings):
     git_allow_private_addresses: bool = False
     """Let tasks clone from hosts that resolve to loopback or private addresses."""
 
-    worker_roles: str = "orchestration,models,sandboxes,deliveries"
+    worker_roles: str = "orchestration,models,sandboxes"
+    """Queues that a worker polls, separated by commas."""
     worker_versioning: Literal["off", "pinned", "auto_upgrade"] = "off"
     """What becomes of running tasks when the workflow code changes.
 
-    ``pinned``: they stay on workers of the version that they began with, which must go on running, and move where their
+    ``off``: workers have no version; a task whose history the new code cannot replay stands still. ``pinned``: they stay on workers of the version that they began with, which must go on running, and move where their
     workflow continues as a new run; ``journeyman deploy`` sets the version of new tasks. ``auto_upgrade``: a worker that
     starts makes its version the current one and moves every task to it, for machines whose code is replaced at once.
     """
