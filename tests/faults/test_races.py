@@ -3,15 +3,21 @@
 import asyncio
 import random
 import uuid
+from contextlib import AsyncExitStack
+from typing import Any
 
 import httpx
 import pytest
+import sqlalchemy as sa
 
 from journeyman.platform.embedded.stack import EmbeddedStack
+from journeyman.platform.kit.database import Database, create_engine
+from journeyman.platform.outbox.models import OutboxEntry
+from support.holding import frozen
 from support.oracle import check_verified, ledger_of
 from support.platform import Platform
 from support.scripts import shell, simple
-from support.stack import kill_and_wait
+from support.stack import kill_and_wait, part_of
 
 LINES = 10
 ACCEPTANCE = [f'test "$(cat log)" = "$(seq 0 {LINES - 1})"']
@@ -39,6 +45,48 @@ async def test_pauses_and_resumes_race(platform: Platform, full_stack: EmbeddedS
     await check_verified(full_stack, outcome := await platform.end(task_id, 120))
     turns = [event["type"] for event in outcome.of("task.paused", "task.resumed")]
     assert turns == ["task.paused", "task.resumed"] * (len(turns) // 2)
+
+
+async def test_pauses_and_resumes_that_workers_hear_of_all_at_once(
+    platform: Platform, full_stack: EmbeddedStack
+) -> None:
+    """The task's workflow tells its subtasks of each, and Temporal does not keep such signals in order."""
+    thinking = {**shell("true"), "delay_ms": 3000}
+    task_id = await platform.submit(simple(thinking, shell("echo 1 >> log")), acceptance=["grep -qx 1 log"])
+    async with asyncio.timeout(60):
+        # Frozen while they wait for the model: neither holds a lock in the database.
+        while not [event for event in await platform.events(task_id) if said_by_coder(event, "model.started")]:
+            await asyncio.sleep(0.05)
+    async with AsyncExitStack() as standing:
+        for name in ("worker-1", "worker-2"):
+            pid = part_of(full_stack, name).pid
+            assert pid is not None
+            await standing.enter_async_context(frozen(pid))
+        for action in ("pause", "resume") * 8:
+            assert await post(platform, task_id, action) == 200
+        await told_to_temporal(full_stack, task_id)
+    await check_verified(full_stack, outcome := await platform.end(task_id, 120))
+    turns = [event["type"] for event in outcome.of("task.paused", "task.resumed")]
+    assert turns == ["task.paused", "task.resumed"] * 8
+
+
+def said_by_coder(event: dict[str, Any], type_: str) -> bool:
+    return event["type"] == type_ and event["data"].get("role") == "coder"
+
+
+async def told_to_temporal(stack: EmbeddedStack, task_id: str) -> None:
+    """Return once every signal of the task has been delivered."""
+    database = Database(create_engine(stack.settings.database_url))
+    waiting = sa.select(sa.func.count()).where(OutboxEntry.task_id == task_id, OutboxEntry.delivered_at.is_(None))
+    try:
+        async with asyncio.timeout(30):
+            while True:
+                async with database.transaction() as session:
+                    if not await session.scalar(waiting):
+                        return
+                await asyncio.sleep(0.05)
+    finally:
+        await database.close()
 
 
 @pytest.mark.parametrize("seed", [0, *(pytest.param(seed, marks=pytest.mark.slow) for seed in (1, 2))])

@@ -35,6 +35,8 @@ class Control:
 
     def __init__(self, paused_for: str | None, spread: Callable[[str], Awaitable[None]]) -> None:
         self.paused_for = paused_for
+        self.changes = 0
+        """Pauses and resumes that came to this workflow."""
         self._spread = spread
         self._call: workflow.ActivityHandle[Any] | None = None
         self._interrupted: workflow.ActivityHandle[Any] | None = None
@@ -45,9 +47,11 @@ class Control:
 
     def pause(self, reason: str) -> None:
         self.paused_for = reason
+        self.changes += 1
 
     def resume(self) -> None:
         self.paused_for = None
+        self.changes += 1
 
     def interrupt(self) -> None:
         """Cancel the call that is under way, if one is; the message is read at the next step in any case."""

@@ -12,7 +12,7 @@ with workflow.unsafe.imports_passed_through():
     from journeyman.platform.kit.names import (
         SIGNAL_CANCEL,
         SIGNAL_DECIDED,
-        SIGNAL_PAUSE,
+        SIGNAL_STANDING,
         WORKFLOW_TASK_TIMEOUT,
         Queue,
         subtask_workflow_id,
@@ -36,10 +36,18 @@ class Crew:
     _running: dict[str, asyncio.Task[SubtaskResult]] = field(default_factory=dict)
     _stopping: bool = False
 
-    async def tell(self, signal: str, *arguments: str) -> None:
+    async def tell(self, signal: str, *arguments: str | int | None) -> None:
         """Signal all subtasks that run. One that has just ended hears nothing, and needs to hear nothing."""
         for child in sorted(self._started):
             await _tell(child, signal, *arguments)
+
+    async def tell_standing(self) -> None:
+        """Tell all subtasks whether the task is paused now.
+
+        Signals from one workflow to another may overtake each other: what they tell is a numbered state, not a change, and a
+        subtask believes the highest number.
+        """
+        await self.tell(SIGNAL_STANDING, self.control.changes, self.control.paused_for)
 
     async def work(self, graph: PlanGraph, progress: TaskProgress) -> list[str]:
         """Carry the plan out as far as it goes, noting what is done in ``progress``; returns what was given up, and why.
@@ -71,7 +79,9 @@ class Crew:
                 task=self.task,
                 revision=progress.revision,
                 subtask_id=subtask_id,
-                progress=resumed.model_copy(update={"paused_for": self.control.paused_for}),
+                progress=resumed.model_copy(
+                    update={"paused_for": self.control.paused_for, "standing": self.control.changes}
+                ),
             )
             self._running[subtask_id] = asyncio.create_task(self._run(subtask))
 
@@ -98,9 +108,9 @@ class Crew:
         )
         self._started.add(child_id)
         try:
-            if self.control.paused_for is not None and subtask.progress.paused_for is None:
-                # The pause came while the child was being started and could not hear of it.
-                await _tell(child_id, SIGNAL_PAUSE, self.control.paused_for)
+            if self.control.changes != subtask.progress.standing:
+                # What came while the child was being started could not reach it.
+                await _tell(child_id, SIGNAL_STANDING, self.control.changes, self.control.paused_for)
             for approval_id in sorted(self.control.heard - known):
                 await _tell(child_id, SIGNAL_DECIDED, approval_id)
             if self._stopping:
@@ -122,7 +132,7 @@ class Crew:
             self._running.clear()
 
 
-async def _tell(child_id: str, signal: str, *arguments: str) -> None:
+async def _tell(child_id: str, signal: str, *arguments: str | int | None) -> None:
     try:
         await workflow.get_external_workflow_handle(child_id).signal(signal, args=arguments)
     except FailureError:

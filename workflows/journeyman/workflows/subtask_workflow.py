@@ -12,7 +12,7 @@ with workflow.unsafe.imports_passed_through():
         SIGNAL_DECIDED,
         SIGNAL_INTERRUPT,
         SIGNAL_PAUSE,
-        SIGNAL_RESUME,
+        SIGNAL_STANDING,
         SUBTASK_WORKFLOW,
         task_workflow_id,
     )
@@ -57,13 +57,11 @@ class SubtaskWorkflow:
         if self._main is not None and not self._main.cancelling():
             self._main.cancel()
 
-    @workflow.signal(name=SIGNAL_PAUSE)
-    def pause(self, reason: str) -> None:
-        self._control.pause(reason)
-
-    @workflow.signal(name=SIGNAL_RESUME)
-    def resume(self) -> None:
-        self._control.resume()
+    @workflow.signal(name=SIGNAL_STANDING)
+    def standing(self, number: int, paused_for: str | None) -> None:
+        if number > self._progress.standing:
+            self._progress.standing = number
+            self._control.paused_for = paused_for
 
     @workflow.signal(name=SIGNAL_INTERRUPT)
     def interrupt(self) -> None:

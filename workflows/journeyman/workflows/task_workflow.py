@@ -73,12 +73,12 @@ class TaskWorkflow:
     @workflow.signal(name=SIGNAL_PAUSE)
     async def pause(self, reason: str) -> None:
         self._control.pause(reason)
-        await self._crew.tell(SIGNAL_PAUSE, reason)
+        await self._crew.tell_standing()
 
     @workflow.signal(name=SIGNAL_RESUME)
     async def resume(self) -> None:
         self._control.resume()
-        await self._crew.tell(SIGNAL_RESUME)
+        await self._crew.tell_standing()
 
     @workflow.signal(name=SIGNAL_INTERRUPT)
     async def interrupt(self) -> None:

@@ -70,6 +70,8 @@ class SubtaskProgress(BaseModel):
     conflicts: int = 0
     """How often the approved work conflicted with what others had merged meanwhile."""
     paused_for: str | None = None
+    standing: int = 0
+    """Number of the last pause or resume that it has heard of from the task's workflow."""
 
 
 class TaskProgress(BaseModel):
