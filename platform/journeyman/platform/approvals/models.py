@@ -9,6 +9,8 @@ from journeyman.platform.kit.database import Base, Json
 
 
 class Approval(Base):
+    """A question to people, asked once by a step, and its answer."""
+
     __tablename__ = "approvals"
 
     id: Mapped[str] = mapped_column(primary_key=True)
@@ -17,13 +19,14 @@ class Approval(Base):
     kind: Mapped[str]
     """``plan`` or ``tool_call``."""
     subject: Mapped[Json]
-    """``{revision}`` of a plan; ``{call_id, tool, arguments, reason}`` of a tool call."""
+    """``{revision, proposed?}`` of a plan: the one that waits, and the Planner's own if a person has edited it;
+    ``{call_id, tool, arguments, reason, role}`` of a tool call."""
     thread_id: Mapped[str | None]
     subtask_id: Mapped[str | None]
     step_key: Mapped[str] = mapped_column(unique=True)
     """What asks: the same step asks once, however often it is repeated."""
     state: Mapped[str]
-    """``pending``, ``approved``, ``rejected``, ``expired`` or ``withdrawn`` (the task ended or was rewound)."""
+    """``pending``, ``approved``, ``rejected``, ``expired`` or ``withdrawn``; then ``note`` says why, see :data:`.withdrawal.Why`."""
     note: Mapped[str | None]
     edited: Mapped[Json | None]
     """What was approved instead of what was asked."""

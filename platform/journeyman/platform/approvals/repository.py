@@ -44,7 +44,20 @@ async def lock(session: AsyncSession, approval_id: str) -> Approval:
     return await session.get_one(Approval, approval_id, with_for_update=True, populate_existing=True)
 
 
-async def plans_of_epoch(session: AsyncSession, task_id: str, prefix: str) -> Sequence[Approval]:
+async def lock_pending(session: AsyncSession, task_id: str, *, only: Sequence[str] | None = None) -> Sequence[Approval]:
+    """What of the task is pending, or of the approvals that ``only`` names, locked, the oldest first. As for :func:`lock`."""
+    statement = sa.select(Approval).where(Approval.task_id == task_id, Approval.state == "pending")
+    if only is not None:
+        statement = statement.where(Approval.id.in_(only))
+    rows = await session.scalars(
+        statement.order_by(Approval.requested_at, Approval.id)
+        .with_for_update()
+        .execution_options(populate_existing=True)
+    )
+    return rows.all()
+
+
+async def plans_with_prefix(session: AsyncSession, task_id: str, prefix: str) -> Sequence[Approval]:
     """The task's approvals of plans whose step key begins so."""
     rows = await session.scalars(
         sa.select(Approval).where(
@@ -67,6 +80,7 @@ async def latest_of_plan(session: AsyncSession, task_id: str) -> Approval | None
 
 
 async def find(session: AsyncSession, project_id: str, query: ApprovalQuery) -> Sequence[Approval]:
+    """At most ``query.limit`` approvals, newest first."""
     statement = (
         sa.select(Approval)
         .where(Approval.project_id == project_id)
@@ -91,6 +105,7 @@ async def find(session: AsyncSession, project_id: str, query: ApprovalQuery) -> 
 
 
 async def pending_by_kind(session: AsyncSession) -> dict[str, int]:
+    """How many wait, over all projects."""
     rows = await session.execute(
         sa.select(Approval.kind, sa.func.count().label("waiting"))
         .where(Approval.state == "pending")

@@ -137,7 +137,7 @@ async def settle(session: AsyncSession, task_id: str, approval_ids: Sequence[str
 
 async def _expire(session: AsyncSession, task: Task, approval: Approval) -> None:
     if approval.kind == "plan":
-        await append_plan_verdict(session, approval, approved=approval.on_expiry == "approve")
+        await _append_plan_verdict(session, approval, approved=approval.on_expiry == "approve")
     await _close(session, task, approval, "expired")
 
 
@@ -201,7 +201,7 @@ async def settle_verdict(session: AsyncSession, task: Task, approval: Approval, 
     approval.note = verdict.note
     approval.decided_by = verdict.by
     if approval.kind == "plan":
-        await append_plan_verdict(session, approval, approved=verdict.decision == "approve")
+        await _append_plan_verdict(session, approval, approved=verdict.decision == "approve")
     await _close(session, task, approval, _STATE[verdict.decision])
     await outbox.enqueue_signal(session, approval.project_id, approval.task_id, SIGNAL_DECIDED, approval.id)
     return approval
@@ -260,7 +260,7 @@ def _check_arguments(asked: Json, edited: Json) -> None:
             raise refuse(f"edited.{name}", f"must be of the same type as what was asked: {_TYPES[type(asked[name])]}.")
 
 
-async def append_plan_verdict(session: AsyncSession, approval: Approval, *, approved: bool) -> None:
+async def _append_plan_verdict(session: AsyncSession, approval: Approval, *, approved: bool) -> None:
     data = {
         "revision": approval.subject["revision"],
         "approval_id": approval.id,

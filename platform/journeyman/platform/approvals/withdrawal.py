@@ -3,10 +3,9 @@
 from collections.abc import Sequence
 from typing import Literal
 
-import sqlalchemy as sa
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from journeyman.platform.approvals.models import Approval
+from journeyman.platform.approvals import repository
 from journeyman.platform.events.log import append
 from journeyman.platform.events.types import EventType
 from journeyman.platform.kit.clock import now
@@ -21,16 +20,8 @@ async def withdraw(session: AsyncSession, task: Task, why: Why, *, only: Sequenc
 
     Returns how many there were.
     """
-    statement = sa.select(Approval).where(Approval.task_id == task.id, Approval.state == "pending")
-    if only is not None:
-        statement = statement.where(Approval.id.in_(only))
-    pending = await session.scalars(
-        statement.order_by(Approval.requested_at, Approval.id)
-        .with_for_update()
-        .execution_options(populate_existing=True)
-    )
     withdrawn = []
-    for approval in pending:
+    for approval in await repository.lock_pending(session, task.id, only=only):
         approval.state = "withdrawn"
         approval.note = why
         approval.decided_at = now()

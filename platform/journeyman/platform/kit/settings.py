@@ -81,9 +81,10 @@ class Settings(BaseSettings):
     worker_versioning: Literal["off", "pinned", "auto_upgrade"] = "off"
     """What becomes of running tasks when the workflow code changes.
 
-    ``off``: workers have no version; a task whose history the new code cannot replay stands still. ``pinned``: they stay on workers of the version that they began with, which must go on running, and move where their
-    workflow continues as a new run; ``journeyman deploy`` sets the version of new tasks. ``auto_upgrade``: a worker that
-    starts makes its version the current one and moves every task to it, for machines whose code is replaced at once.
+    ``off``: workers have no version, and a task whose history the new code cannot replay stands still. ``pinned``: tasks
+    stay on workers of the version that they began with, which must go on running, and move where their workflow
+    continues as a new run; ``journeyman deploy`` sets the version of new tasks. ``auto_upgrade``: a worker that starts
+    makes its version the current one and moves every task to it, for machines whose code is replaced at once.
     """
     worker_build_id: str | None = None
     """The version of this worker's workflow code; otherwise a fingerprint of that code."""

@@ -56,7 +56,7 @@ class ApprovalActivities:
     async def ask_for_plan(self, wanted: PlanToApprove) -> str:
         """Have the plan wait for a person, and the task with it; returns the approval's id."""
         task = wanted.task
-        ask = Ask("plan", {"revision": wanted.revision}, plan_key(task.task_id, task.epoch, wanted.revision))
+        ask = Ask("plan", {"revision": wanted.revision}, f"{_plan_keys(task.task_id, task.epoch)}{wanted.revision}")
         async with self._database.transaction() as session:
             occasion = f"{task.task_id}:state:{task.epoch}:{wanted.revision}:{TaskState.AWAITING_APPROVAL}"
             await lifecycle.transition(session, task.task_id, TaskState.AWAITING_APPROVAL, step_key=occasion)
@@ -89,9 +89,9 @@ class ApprovalActivities:
         return verdict
 
 
-def plan_key(task_id: str, epoch: int, revision: int) -> str:
-    """Names the question whether this plan is approved: asked anew after a rewind to where the plan was handed over."""
-    return f"{task_id}:plan:{epoch}:{revision}"
+def _plan_keys(task_id: str, epoch: int) -> str:
+    """What the keys of all questions about plans of an epoch begin with: asked anew after a rewind."""
+    return f"{task_id}:plan:{epoch}:"
 
 
 def asks_for_plans(task: Task) -> bool:
@@ -108,7 +108,7 @@ async def unapproved(session: AsyncSession, task: Task, revision: int) -> bool:
         return False
     if await plans.has_begun(session, task.id, revision):
         return False
-    asked = await repository.plans_of_epoch(session, task.id, f"{task.id}:plan:{task.epoch}:")
+    asked = await repository.plans_with_prefix(session, task.id, _plan_keys(task.id, task.epoch))
     return not any(runs(approval) and approval.subject["revision"] == revision for approval in asked)
 
 
