@@ -10,11 +10,12 @@ import pytest
 import sqlalchemy as sa
 
 from journeyman.platform.events.models import Event
+from journeyman.platform.idempotency.models import IdempotencyKey
 from journeyman.platform.kit.database import Database
 from journeyman.platform.kit.ids import new_id
 from journeyman.platform.kit.settings import Settings
 from journeyman.platform.outbox.models import OutboxEntry
-from journeyman.platform.tasks.models import IdempotencyKey, Task
+from journeyman.platform.tasks.models import Task
 from journeyman.platform.uploads.models import Upload
 from support.api import Caller, RunningApi, api_settings, fields_of, running
 

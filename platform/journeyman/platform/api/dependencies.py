@@ -1,6 +1,5 @@
 """What endpoints ask for: resources, the request's transaction, and who is asking."""
 
-import secrets
 from collections.abc import AsyncIterator
 from typing import Annotated, Any, Final
 
@@ -17,6 +16,7 @@ _bearer = HTTPBearer(auto_error=False, description="An API key: `jm_…`")
 
 
 def get_resources(request: Request) -> Resources:
+    """What the process has."""
     resources: Resources = request.app.state.resources
     return resources
 
@@ -25,6 +25,7 @@ ResourcesDep = Annotated[Resources, Depends(get_resources)]
 
 
 async def get_session(resources: ResourcesDep) -> AsyncIterator[AsyncSession]:
+    """See :data:`SessionDep`."""
     async with resources.database.transaction() as session:
         yield session
 
@@ -36,6 +37,7 @@ BearerDep = Annotated[HTTPAuthorizationCredentials | None, Depends(_bearer)]
 
 
 async def get_principal(resources: ResourcesDep, credentials: BearerDep) -> Principal:
+    """Whose key it is. Raises :class:`Unauthorized`."""
     if credentials is None or not credentials.credentials:
         raise Unauthorized("This address needs a key: send the header `Authorization: Bearer jm_…`.")
     # A transaction of its own, closed at once: an event stream must not sit on the one that let it in.
@@ -47,6 +49,7 @@ PrincipalDep = Annotated[Principal, Depends(get_principal)]
 
 
 def get_admin(principal: PrincipalDep) -> Principal:
+    """Who asks, with an admin key. Raises :class:`Forbidden` for another."""
     if principal.role != "admin":
         raise Forbidden("This needs an admin key; the one you sent belongs to a member.", code="admin_required")
     return principal
@@ -54,16 +57,6 @@ def get_admin(principal: PrincipalDep) -> Principal:
 
 AdminDep = Annotated[Principal, Depends(get_admin)]
 
-
-def require_internal(resources: ResourcesDep, credentials: BearerDep) -> None:
-    """Lets the platform's own processes in, and nobody else."""
-    expected = resources.settings.internal_secret.get_secret_value()
-    given = credentials.credentials if credentials is not None else ""
-    if not secrets.compare_digest(given.encode("utf-8", "surrogatepass"), expected.encode()):
-        raise Unauthorized("This address is for the platform's own processes.")
-
-
-InternalDep = Depends(require_internal)
 
 IdempotencyKeyDep = Annotated[
     str | None,
@@ -77,4 +70,5 @@ REPLAYED: Final[dict[str, Any]] = {
 
 
 def mark_replayed(response: Response) -> None:
+    """Say that the answer is that of an earlier request under the same key."""
     response.headers["Idempotent-Replay"] = "true"

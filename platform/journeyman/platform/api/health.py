@@ -1,9 +1,8 @@
-"""Unversioned addresses: is the process alive, is it ready, what does it measure, and what do its siblings need to know."""
+"""Unversioned addresses: is the process alive, is it ready, and what does it measure."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
 from datetime import timedelta
-from importlib.metadata import version
 from typing import Any, Final, Literal
 
 import sqlalchemy as sa
@@ -11,15 +10,13 @@ from fastapi import APIRouter
 from fastapi.responses import Response
 from pydantic import BaseModel
 
-from journeyman.platform.api.dependencies import InternalDep, ResourcesDep
+from journeyman.platform.api.dependencies import ResourcesDep
 from journeyman.platform.api.resources import Resources
 from journeyman.platform.approvals.repository import pending_by_kind
-from journeyman.platform.inference.models import LedgerEntry
 from journeyman.platform.kit.errors import Unavailable
 from journeyman.platform.kit.metrics import APPROVALS_PENDING, LEDGER_AMBIGUOUS, TASKS, TASKS_PAUSED, metrics_page
-from journeyman.platform.outbox import repository as outbox
+from journeyman.platform.tasks import repository as tasks
 from journeyman.platform.tasks.contract import PAUSE_REASONS, TaskState
-from journeyman.platform.tasks.models import Task
 
 CHECK_TIMEOUT_S: Final = 2.0
 
@@ -27,11 +24,16 @@ router = APIRouter()
 
 
 class Check(BaseModel):
+    """Whether a part answered."""
+
     ok: bool
     detail: str | None
+    """The kind of error; null when there was none."""
 
 
 class Health(BaseModel):
+    """The process answers."""
+
     status: Literal["ok"]
 
 
@@ -40,19 +42,6 @@ class Readiness(BaseModel):
 
     status: Literal["ready", "degraded"]
     checks: dict[str, Check]
-
-
-class InternalStatus(BaseModel):
-    """For ``journeyman status``."""
-
-    version: str
-    engine: Literal["replay", "model"]
-    streams: int
-    outbox_pending: int
-    outbox_lag_s: float
-    listening: bool
-    """Whether the notification connection stands; without it, readers look every few seconds."""
-    replay_problems: list[str]
 
 
 @router.get("/healthz", tags=["health"])
@@ -89,21 +78,6 @@ async def metrics(resources: ResourcesDep) -> Response:
     return Response(body, media_type=media_type)
 
 
-@router.get("/internal/status", include_in_schema=False, dependencies=[InternalDep])
-async def internal_status(resources: ResourcesDep) -> InternalStatus:
-    async with resources.database.transaction() as session:
-        pending, lag_s = await outbox.pending(session)
-    return InternalStatus(
-        version=version("journeyman"),
-        engine=resources.engine,
-        streams=resources.feed.followers,
-        outbox_pending=pending,
-        outbox_lag_s=lag_s,
-        listening=resources.notifications.connected.is_set(),
-        replay_problems=resources.catalog.problems,
-    )
-
-
 async def _check(ask: Callable[[], Awaitable[Any]]) -> Check:
     try:
         await asyncio.wait_for(ask(), CHECK_TIMEOUT_S)
@@ -124,21 +98,13 @@ async def _ask_temporal(resources: Resources) -> None:
 
 async def _count(resources: Resources) -> None:
     async with resources.database.transaction() as session:
-        rows = await session.execute(sa.select(Task.state, sa.func.count().label("tasks")).group_by(Task.state))
-        counts = {row.state: row.tasks for row in rows}
+        counts = await tasks.count_by_state(session)
+        waiting = await tasks.count_by_pause(session)
         pending = await pending_by_kind(session)
-        paused = await session.execute(
-            sa.select(Task.paused_reason, sa.func.count().label("tasks"))
-            .where(Task.paused_reason.is_not(None))
-            .group_by(Task.paused_reason)
-        )
-        waiting = {row.paused_reason: row.tasks for row in paused}
-        ambiguous = await session.scalar(
-            sa.select(sa.func.count()).select_from(LedgerEntry).where(LedgerEntry.state == "ambiguous")
-        )
+    ambiguous = await resources.ledger.ambiguous_entries()
     for reason in PAUSE_REASONS:
         TASKS_PAUSED.labels(reason).set(waiting.get(reason, 0))
-    LEDGER_AMBIGUOUS.set(ambiguous or 0)
+    LEDGER_AMBIGUOUS.set(ambiguous)
     for kind in ("plan", "tool_call"):
         APPROVALS_PENDING.labels(kind).set(pending.get(kind, 0))
     for state in TaskState:

@@ -19,6 +19,7 @@ from journeyman.platform.approvals.repository import ApprovalQuery
 from journeyman.platform.approvals.schemas import DAY, ApprovalFilter, Decide
 from journeyman.platform.events.log import append
 from journeyman.platform.events.types import EventType
+from journeyman.platform.idempotency import service as idempotency
 from journeyman.platform.kit.clock import now
 from journeyman.platform.kit.database import Json
 from journeyman.platform.kit.errors import Conflict, NotFound
@@ -27,7 +28,6 @@ from journeyman.platform.kit.metrics import APPROVALS, count_after_commit
 from journeyman.platform.kit.names import SIGNAL_DECIDED
 from journeyman.platform.outbox import service as outbox
 from journeyman.platform.plans import editing
-from journeyman.platform.tasks import idempotency
 from journeyman.platform.tasks.lifecycle import lock_task
 from journeyman.platform.tasks.models import Task
 

@@ -15,12 +15,12 @@ from journeyman.platform.checkpoints import service as checkpoints
 from journeyman.platform.checkpoints.models import Checkpoint
 from journeyman.platform.events.log import append
 from journeyman.platform.events.types import EventType
+from journeyman.platform.idempotency import service as idempotency
 from journeyman.platform.inference.replay.catalog import ReplayCatalog
 from journeyman.platform.kit.database import Json
 from journeyman.platform.kit.ids import new_id
 from journeyman.platform.kit.settings import Settings
 from journeyman.platform.outbox import service as outbox
-from journeyman.platform.tasks import idempotency
 from journeyman.platform.tasks import repository as task_rows
 from journeyman.platform.tasks import service as tasks
 from journeyman.platform.tasks.contract import StartTask

@@ -15,12 +15,13 @@ from journeyman.platform.checkpoints import service as checkpoints
 from journeyman.platform.checkpoints.models import Checkpoint, Rewind
 from journeyman.platform.events.log import append
 from journeyman.platform.events.types import EventType
+from journeyman.platform.idempotency import service as idempotency
 from journeyman.platform.kit.clock import now
 from journeyman.platform.kit.errors import NotFound
 from journeyman.platform.kit.ids import new_id
 from journeyman.platform.kit.names import SIGNAL_REWIND
 from journeyman.platform.outbox import service as outbox
-from journeyman.platform.tasks import idempotency, lifecycle
+from journeyman.platform.tasks import lifecycle
 from journeyman.platform.tasks import service as tasks
 from journeyman.platform.tasks.contract import TaskProgress
 from journeyman.platform.tasks.models import Task

@@ -7,14 +7,13 @@ reservation against the budget, until the call's true end becomes known after al
 """
 
 import zlib
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import date, datetime, timedelta
 from decimal import Decimal
 from typing import Any, Final, Literal
 
-import sqlalchemy as sa
 from sqlalchemy.exc import DBAPIError, InterfaceError, OperationalError
 from sqlalchemy.exc import TimeoutError as PoolTimeout
 
@@ -23,6 +22,7 @@ from journeyman.platform.inference.models import LedgerEntry
 from journeyman.platform.inference.port import TokenUsage
 from journeyman.platform.inference.pricing import PriceTable
 from journeyman.platform.inference.repository import LedgerRepository, Refusal
+from journeyman.platform.inference.usage import UsageTotals, totals
 from journeyman.platform.kit import clock
 from journeyman.platform.kit.database import Database
 from journeyman.platform.kit.errors import BudgetExhausted, Conflict, NotFound, Unavailable
@@ -82,40 +82,6 @@ class Answer:
 
     content_type: str
     body: bytes
-
-
-@dataclass(frozen=True, slots=True)
-class ModelUsage:
-    """What one model did. ``cost_usd`` and the tokens are those of settled calls."""
-
-    model: str
-    calls: int
-    prompt_tokens: int
-    cached_tokens: int
-    completion_tokens: int
-    cost_usd: Decimal
-    unpriced_calls: int
-    """Calls that no price was known for: they cost something, or nothing, and the ledger does not know."""
-
-
-@dataclass(frozen=True, slots=True)
-class UsageTotals:
-    """Settled use; what is open or ambiguous is told apart and is not part of it."""
-
-    calls: int = 0
-    estimated_calls: int = 0
-    prompt_tokens: int = 0
-    cached_tokens: int = 0
-    completion_tokens: int = 0
-    cost_usd: Decimal = Decimal(0)
-    sandbox_seconds: Decimal = Decimal(0)
-    reserved_calls: int = 0
-    reserved_tokens: int = 0
-    reserved_cost_usd: Decimal = Decimal(0)
-    ambiguous_calls: int = 0
-    ambiguous_tokens: int = 0
-    ambiguous_cost_usd: Decimal = Decimal(0)
-    by_model: tuple[ModelUsage, ...] = field(default=())
 
 
 class LedgerService:
@@ -204,11 +170,17 @@ class LedgerService:
     async def usage_of_task(self, task_id: str) -> UsageTotals:
         """The caller has made sure that the task belongs to the project that asks."""
         async with self._ledger() as ledger:
-            return _totals(await ledger.totals(LedgerEntry.task_id == task_id))
+            return totals(await ledger.totals(LedgerEntry.task_id == task_id))
 
     async def usage_of_project(self, project_id: str) -> UsageTotals:
+        """Ever, over all of its tasks."""
         async with self._ledger() as ledger:
-            return _totals(await ledger.totals(LedgerEntry.project_id == project_id))
+            return totals(await ledger.totals(LedgerEntry.project_id == project_id))
+
+    async def ambiguous_entries(self) -> int:
+        """How many entries of all projects are ambiguous."""
+        async with self._ledger() as ledger:
+            return await ledger.count_ambiguous()
 
     def _values(self, call: LedgerCall, moment: datetime) -> dict[str, Any]:
         estimate = TokenUsage(prompt_tokens=call.prompt_tokens, completion_tokens=call.max_completion_tokens)
@@ -365,44 +337,4 @@ def _database_down() -> Unavailable:
         "The ledger's database does not answer. No call passes without being written down, so this one must be "
         "repeated later.",
         code="ledger_unavailable",
-    )
-
-
-def _totals(rows: Sequence[sa.RowMapping]) -> UsageTotals:
-    settled = [row for row in rows if row["state"] == "settled" and row["kind"] != "sandbox"]
-    reserved = [row for row in rows if row["state"] == "reserved"]
-    ambiguous = [row for row in rows if row["state"] == "ambiguous"]
-
-    def total(chosen: Sequence[sa.RowMapping], column: str) -> int:
-        return int(sum(row[column] for row in chosen))
-
-    def money(chosen: Sequence[sa.RowMapping], column: str) -> Decimal:
-        return sum((row[column] for row in chosen), Decimal(0))
-
-    return UsageTotals(
-        calls=total(settled, "entries"),
-        estimated_calls=total(settled, "estimated"),
-        prompt_tokens=total(settled, "prompt_tokens"),
-        cached_tokens=total(settled, "cached_tokens"),
-        completion_tokens=total(settled, "completion_tokens"),
-        cost_usd=money(settled, "cost_usd"),
-        sandbox_seconds=money([row for row in rows if row["kind"] == "sandbox"], "seconds"),
-        reserved_calls=total(reserved, "entries"),
-        reserved_tokens=total(reserved, "reserved_tokens"),
-        reserved_cost_usd=money(reserved, "reserved_cost_usd"),
-        ambiguous_calls=total(ambiguous, "entries"),
-        ambiguous_tokens=total(ambiguous, "reserved_tokens"),
-        ambiguous_cost_usd=money(ambiguous, "reserved_cost_usd"),
-        by_model=tuple(
-            ModelUsage(
-                model=row["model"] or "",
-                calls=row["entries"],
-                prompt_tokens=int(row["prompt_tokens"]),
-                cached_tokens=int(row["cached_tokens"]),
-                completion_tokens=int(row["completion_tokens"]),
-                cost_usd=row["cost_usd"],
-                unpriced_calls=row["unpriced"],
-            )
-            for row in settled
-        ),
     )

@@ -31,6 +31,8 @@ class Refusal:
 
 @dataclass(frozen=True, slots=True)
 class StoredBody:
+    """An answer as it is kept: ``body`` is deflated."""
+
     content_type: str
     body: bytes
 
@@ -107,6 +109,11 @@ class LedgerRepository:
         """Drop the stored answers that expired before the given time; returns how many."""
         query = sa.delete(StoredAnswer).where(StoredAnswer.expires_at < before)
         return (await self._connection.execute(query)).rowcount
+
+    async def count_ambiguous(self) -> int:
+        """How many entries of all projects are ambiguous."""
+        query = sa.select(sa.func.count()).select_from(LedgerEntry).where(LedgerEntry.state == "ambiguous")
+        return (await self._connection.execute(query)).scalar_one()
 
     async def totals(self, *conditions: sa.ColumnElement[bool]) -> Sequence[sa.RowMapping]:
         """One row a kind, model and state."""

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from pydantic import BaseModel
 
 from journeyman.platform.budgets.schemas import BudgetView
-from journeyman.platform.inference.ledger import UsageTotals
+from journeyman.platform.inference.usage import UsageTotals
 from journeyman.platform.kit.database import Json
 
 

@@ -5,6 +5,7 @@ from journeyman.platform.artifacts import models as artifacts
 from journeyman.platform.board import models as board
 from journeyman.platform.checkpoints import models as checkpoints
 from journeyman.platform.events import models as events
+from journeyman.platform.idempotency import models as idempotency
 from journeyman.platform.inference import models as inference
 from journeyman.platform.kit.database import Base
 from journeyman.platform.memory import models as memory
@@ -26,6 +27,7 @@ __all__ = [
     "board",
     "checkpoints",
     "events",
+    "idempotency",
     "inference",
     "memory",
     "metadata",

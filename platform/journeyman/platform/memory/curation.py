@@ -7,6 +7,7 @@ from sqlalchemy.ext.asyncio import AsyncSession
 
 from journeyman.platform.api.fields import refuse
 from journeyman.platform.api.pagination import Position, decode_cursor, page_of
+from journeyman.platform.idempotency import service as idempotency
 from journeyman.platform.kit.clock import now
 from journeyman.platform.kit.errors import Conflict, NotFound
 from journeyman.platform.kit.ids import is_id, new_id
@@ -15,7 +16,6 @@ from journeyman.platform.memory.models import Memory, MemoryChange
 from journeyman.platform.memory.repository import MemoryQuery, Source
 from journeyman.platform.memory.schemas import AddMemory, EditMemory, MemoryFilter
 from journeyman.platform.memory.service import refuse_secret, text_digest
-from journeyman.platform.tasks import idempotency
 from journeyman.platform.tasks import service as tasks
 from journeyman.platform.tenancy.service import Principal
 

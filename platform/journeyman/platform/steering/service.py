@@ -7,6 +7,7 @@ from sqlalchemy.ext.asyncio import AsyncSession
 
 from journeyman.platform.events.log import append
 from journeyman.platform.events.types import EventType
+from journeyman.platform.idempotency import service as idempotency
 from journeyman.platform.kit.clock import now
 from journeyman.platform.kit.ids import new_id
 from journeyman.platform.kit.names import SIGNAL_INTERRUPT
@@ -14,7 +15,6 @@ from journeyman.platform.outbox import service as outbox
 from journeyman.platform.steering import repository
 from journeyman.platform.steering.models import PersonMessage
 from journeyman.platform.steering.schemas import SendMessage
-from journeyman.platform.tasks import idempotency
 from journeyman.platform.tasks import service as tasks
 from journeyman.platform.tasks.models import Task
 

@@ -1,4 +1,4 @@
-"""Tasks and the keys under which they were submitted."""
+"""Tasks."""
 
 from datetime import datetime
 from decimal import Decimal
@@ -74,16 +74,3 @@ class Task(Base):
             "ix_tasks_paused", "project_id", "paused_reason", postgresql_where=sa.text("paused_reason IS NOT NULL")
         ),
     )
-
-
-class IdempotencyKey(Base):
-    """A command repeated under its key finds what the first one made; the digest tells a changed one apart."""
-
-    __tablename__ = "idempotency_keys"
-
-    project_id: Mapped[str] = mapped_column(sa.ForeignKey("projects.id"), primary_key=True)
-    key: Mapped[str] = mapped_column(primary_key=True)
-    request_digest: Mapped[str]
-    subject_id: Mapped[str]
-    """Id of what the command made or changed."""
-    created_at: Mapped[datetime] = mapped_column(server_default=sa.func.now())

@@ -63,3 +63,19 @@ async def find(session: AsyncSession, project_id: str, query: TaskQuery) -> Sequ
         moment, task_id = query.before
         statement = statement.where(sa.tuple_(Task.created_at, Task.id) < sa.tuple_(moment, task_id))
     return (await session.scalars(statement)).all()
+
+
+async def count_by_state(session: AsyncSession) -> dict[str, int]:
+    """How many tasks of all projects are in each state; a state without any is left out."""
+    rows = await session.execute(sa.select(Task.state, sa.func.count().label("tasks")).group_by(Task.state))
+    return {row.state: row.tasks for row in rows}
+
+
+async def count_by_pause(session: AsyncSession) -> dict[str, int]:
+    """How many tasks of all projects are paused for each reason; a reason without any is left out."""
+    rows = await session.execute(
+        sa.select(Task.paused_reason, sa.func.count().label("tasks"))
+        .where(Task.paused_reason.is_not(None))
+        .group_by(Task.paused_reason)
+    )
+    return {row.paused_reason: row.tasks for row in rows}

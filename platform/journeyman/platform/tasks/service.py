@@ -12,6 +12,7 @@ from journeyman.platform.approvals.schemas import normalised
 from journeyman.platform.approvals.withdrawal import withdraw
 from journeyman.platform.events.log import append
 from journeyman.platform.events.types import EventType
+from journeyman.platform.idempotency import service as idempotency
 from journeyman.platform.inference.replay.catalog import ReplayCatalog
 from journeyman.platform.kit.clock import now
 from journeyman.platform.kit.errors import Conflict, NotFound
@@ -20,7 +21,7 @@ from journeyman.platform.kit.names import SIGNAL_PAUSE, SIGNAL_RESUME
 from journeyman.platform.kit.settings import Settings
 from journeyman.platform.kit.telemetry import inject
 from journeyman.platform.outbox import service as outbox
-from journeyman.platform.tasks import idempotency, lifecycle, repository
+from journeyman.platform.tasks import lifecycle, repository
 from journeyman.platform.tasks.contract import TERMINAL, StartTask, TaskState
 from journeyman.platform.tasks.models import Task
 from journeyman.platform.tasks.repository import TaskQuery

@@ -5,14 +5,11 @@ import json
 import re
 from typing import Any, Final
 
-import sqlalchemy as sa
-from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from journeyman.platform.api.fields import refuse
-from journeyman.platform.kit.clock import now
+from journeyman.platform.idempotency import repository
 from journeyman.platform.kit.errors import Conflict
-from journeyman.platform.tasks.models import IdempotencyKey
 
 _KEY: Final = re.compile(r"[\x21-\x7e]{1,255}")
 
@@ -32,19 +29,9 @@ async def claim(
     if _KEY.fullmatch(key) is None:
         raise refuse("Idempotency-Key", "must be 1 to 255 visible ASCII characters.")
     digest = request_digest(command, request)
-    taken = await session.scalar(
-        insert(IdempotencyKey)
-        .values(project_id=project_id, key=key, request_digest=digest, subject_id=subject_id, created_at=now())
-        .on_conflict_do_nothing()
-        .returning(IdempotencyKey.subject_id)
-    )
-    if taken is not None:
+    if await repository.take(session, project_id, key, digest, subject_id):
         return None
-    earlier = (
-        await session.scalars(
-            sa.select(IdempotencyKey).where(IdempotencyKey.project_id == project_id, IdempotencyKey.key == key)
-        )
-    ).one()
+    earlier = await repository.get(session, project_id, key)
     if earlier.request_digest != digest:
         raise Conflict(
             "This Idempotency-Key was used before, with another request. Repeat that request, or take a new key.",
@@ -57,11 +44,7 @@ async def claim(
 async def amend(session: AsyncSession, project_id: str, key: str | None, subject_id: str) -> None:
     """Note that the command with this key made or changed something else than was claimed. Without a key, nothing."""
     if key is not None:
-        await session.execute(
-            sa.update(IdempotencyKey)
-            .where(IdempotencyKey.project_id == project_id, IdempotencyKey.key == key)
-            .values(subject_id=subject_id)
-        )
+        await repository.set_subject(session, project_id, key, subject_id)
 
 
 def request_digest(command: str, request: Any) -> str:

@@ -1,0 +1,1 @@
+"""Commands that a client may send twice: done once, answered alike."""
