@@ -52,6 +52,7 @@ class Machine:
         directory.create()
         # Not the usual ports, which other stacks may want at this moment.
         directory.ports([*PORTS, "api", "gateway", "replay-engine"], {})
+        directory.unlock()
 
     async def up(self) -> float:
         """Start, and wait until everything is ready. Returns the seconds that took."""
