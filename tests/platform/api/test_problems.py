@@ -8,6 +8,7 @@ from pathlib import Path
 
 import httpx
 import pytest
+import sqlalchemy as sa
 
 from journeyman.platform.api.app import build_resources, create_app
 from journeyman.platform.api.requests import MAX_BODY
@@ -143,6 +144,20 @@ async def test_unexpected_error_tells_nothing_of_the_inside(api: RunningApi, cap
     document = problem(response, 500, "internal_error")
     assert "secret-of-the-house" not in response.text
     assert document["retryable"] is False
+
+
+@pytest.mark.parametrize("sqlstate", ["40P01", "40001"])
+async def test_a_request_that_gave_way_to_another_says_so(api: RunningApi, sqlstate: str) -> None:
+    async def give_way() -> None:
+        async with api.database.transaction() as session:
+            raising = f"DO $$ BEGIN RAISE EXCEPTION 'in the way' USING ERRCODE = '{sqlstate}'; END $$"
+            await session.execute(sa.text(raising))
+
+    api.app.add_api_route("/give-way", give_way, include_in_schema=False)
+    async with api.caller() as caller:
+        response = await caller.get("/give-way")
+    assert problem(response, 503, "gave_way")["retryable"] is True
+    assert response.headers["retry-after"]
 
 
 async def test_postgres_down_is_503_and_retryable(clean_settings: Settings) -> None:

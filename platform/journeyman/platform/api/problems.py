@@ -13,7 +13,7 @@ from starlette.types import Scope
 
 from journeyman.platform.kit.errors import JourneymanError
 from journeyman.platform.kit.logging import get_logger
-from journeyman.platform.kit.outages import database_unavailable
+from journeyman.platform.kit.outages import database_unavailable, gave_way
 
 MEDIA_TYPE: Final = "application/problem+json"
 TYPE_PREFIX: Final = "urn:journeyman:problem:"
@@ -94,6 +94,16 @@ def of_exception(scope: Scope, error: Exception) -> JSONResponse:
     """The document for an exception that nobody expected. Tells nothing of the inside; the log has it all."""
     if isinstance(error, JourneymanError):
         return _of_own_error(scope, error)
+    if gave_way(error):
+        _log.warning("api.gave_way", error=str(error)[:500])
+        return problem_response(
+            scope,
+            status=503,
+            code="gave_way",
+            detail="The request met another one at the same rows and gave way. Nothing was changed; repeat the request.",
+            retryable=True,
+            headers={"Retry-After": "1"},
+        )
     if database_unavailable(error):
         _log.warning("api.database_unavailable", error=str(error)[:500])
         return problem_response(

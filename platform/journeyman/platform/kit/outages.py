@@ -12,6 +12,9 @@ _WHILE_CONNECTING = (
     TimeoutError,
 )
 
+_RACES = frozenset({"40001", "40P01"})
+"""PostgreSQL's codes for serialization failures and deadlocks."""
+
 
 def database_unavailable(error: BaseException) -> bool:
     """Whether the error says that PostgreSQL is down, starting, stopping or out of connections, or that a race was lost.
@@ -22,10 +25,15 @@ def database_unavailable(error: BaseException) -> bool:
         return True
     if isinstance(error, sqlalchemy.exc.DBAPIError):
         state = sqlstate_of(error)
-        # 08: connection; 57P: shutdown and start-up; 53300: too many clients; 40001 and 40P01: serialization, deadlock.
-        return error.connection_invalidated or state.startswith(("08", "57P")) or state in {"53300", "40001", "40P01"}
+        # 08: connection; 57P: shutdown and start-up; 53300: too many clients.
+        return error.connection_invalidated or state.startswith(("08", "57P")) or state == "53300" or state in _RACES
     # While connecting, asyncpg's own errors and the operating system's arrive as they are.
     return isinstance(error, _WHILE_CONNECTING)
+
+
+def gave_way(error: BaseException) -> bool:
+    """Whether PostgreSQL ended this transaction in favour of another (serialization failure, deadlock)."""
+    return isinstance(error, sqlalchemy.exc.DBAPIError) and sqlstate_of(error) in _RACES
 
 
 def sqlstate_of(error: sqlalchemy.exc.DBAPIError) -> str:
