@@ -1,10 +1,9 @@
 """What waits for a person: listing it, looking at a plan, changing it, deciding."""
 
-import json
 import sys
 import time
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 from rich.text import Text
 
@@ -12,12 +11,14 @@ from journeyman.platform.cli import render
 from journeyman.platform.cli.calls import describe_call
 from journeyman.platform.cli.client import Api
 from journeyman.platform.cli.exits import CommandError, Exit
+from journeyman.platform.cli.inputs import json_object
 from journeyman.platform.cli.session import Target, command, connected, print_json, print_table
 from journeyman.platform.cli.text import duration, lines_of, moment, one_line
 from journeyman.platform.cli.view import Json
 
 _SHOWN: Final = frozenset({"id", "task_id", "revision", "reason", "author", "created_at", "revisions"})
 _PROGRESS: Final = frozenset({"state", "rounds", "summary", "base_snapshot", "snapshot"})
+_EDITABLE: Final = "a plan, or all arguments of the call"
 
 
 def inbox(target: Target, task_id: str | None, *, everything: bool, limit: int, as_json: bool) -> Exit:
@@ -67,7 +68,7 @@ def reason(approval: Json) -> str:
 
 def decide(target: Target, id_: str, decision: str, *, note: str | None, edit: Path | None, as_json: bool) -> Exit:
     """``id_`` is an approval's, or a task's, whose plan is meant then."""
-    edited = None if edit is None else read_object(edit)
+    edited = None if edit is None else json_object(edit, _EDITABLE)
     with connected(target) as api:
         if id_.startswith("task_"):
             id_ = _waiting_plan(api, id_)
@@ -97,7 +98,7 @@ def _waiting_plan(api: Api, task_id: str) -> str:
 
 
 def plan(target: Target, task_id: str, *, edit: Path | None, revision: int | None, as_json: bool) -> Exit:
-    wanted = None if edit is None else plain_plan(read_object(edit))
+    wanted = None if edit is None else plain_plan(json_object(edit, _EDITABLE))
     with connected(target) as api:
         if wanted is not None:
             found = api.edit_plan(task_id, wanted)
@@ -146,17 +147,3 @@ def plain_plan(found: Json) -> Json:
             for each in plain["subtasks"]
         ]
     return plain
-
-
-def read_object(path: Path) -> Json:
-    """The JSON object in a file; ``-`` is standard input. Raises :class:`CommandError`."""
-    try:
-        text = sys.stdin.read() if str(path) == "-" else path.read_text(encoding="utf-8")
-        found: Any = json.loads(text)
-    except OSError as error:
-        raise CommandError(f"Cannot read {path}: {error.strerror}.") from None
-    except ValueError as error:
-        raise CommandError(f"{path} is not valid JSON: {error}.") from None
-    if not isinstance(found, dict):
-        raise CommandError(f"{path} must hold one JSON object: a plan, or all arguments of the call.")
-    return found

@@ -1,12 +1,12 @@
 """Checkpoints: listing them, going back to one, and going on from one in a new task."""
 
 import sys
-from pathlib import Path
 from typing import Any, Final
 
 from journeyman.platform.cli import tasks
 from journeyman.platform.cli.client import Api
-from journeyman.platform.cli.exits import CommandError, Exit
+from journeyman.platform.cli.exits import Exit
+from journeyman.platform.cli.inputs import text_or_file
 from journeyman.platform.cli.session import Target, command, connected, print_json, print_table
 from journeyman.platform.cli.text import clock, duration, money, number, one_line
 from journeyman.platform.cli.view import Json
@@ -140,7 +140,7 @@ def fork(
     """Go on from a checkpoint in a new task; prints its id."""
     body: Json = {"checkpoint_id": checkpoint_id}
     if instruction is not None:
-        body["instruction"] = _text(instruction)
+        body["instruction"] = text_or_file(instruction)
     if budget:
         body["budget"] = budget
     with connected(target) as api:
@@ -153,16 +153,3 @@ def fork(
             print(made["id"])
             print(f"Watch it: {command()} watch {made['id']}", file=sys.stderr)
     return Exit.OK
-
-
-def _text(given: str) -> str:
-    """The text itself, or that of the file behind ``@``."""
-    if not given.startswith("@"):
-        return given
-    path = Path(given[1:])
-    try:
-        return path.read_text(encoding="utf-8")
-    except OSError as error:
-        raise CommandError(f"Cannot read {path}: {error.strerror}.") from None
-    except UnicodeDecodeError as error:
-        raise CommandError(f"{path} is not UTF-8 (byte {error.start}).") from None

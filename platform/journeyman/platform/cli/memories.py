@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from journeyman.platform.cli.client import Api
 from journeyman.platform.cli.exits import CommandError, Exit
+from journeyman.platform.cli.inputs import text_or_stdin
 from journeyman.platform.cli.session import Target, connected, print_json, print_table
 from journeyman.platform.cli.text import lines_of, one_line
 from journeyman.platform.cli.view import Json
@@ -86,7 +87,7 @@ def show(target: Target, memory_id: str, *, as_json: bool) -> Exit:
 
 
 def add(target: Target, text: str, *, kind: str, supersedes: str | None, as_json: bool) -> Exit:
-    body: Json = {"text": _given(text), "kind": kind}
+    body: Json = {"text": text_or_stdin(text, "The text").strip(), "kind": kind}
     if supersedes is not None:
         body["supersedes"] = supersedes
     with connected(target) as api:
@@ -103,7 +104,7 @@ def add(target: Target, text: str, *, kind: str, supersedes: str | None, as_json
 
 
 def edit(target: Target, memory_id: str, *, text: str | None, kind: str | None, as_json: bool) -> Exit:
-    changes = {"text": None if text is None else _given(text), "kind": kind}
+    changes = {"text": None if text is None else text_or_stdin(text, "The text").strip(), "kind": kind}
     body = {name: value for name, value in changes.items() if value is not None}
     if not body:
         raise CommandError("There is nothing to change: give --text or --kind.")
@@ -137,10 +138,6 @@ def delete(target: Target, memory_id: str | None, *, task_id: str | None, as_jso
 
 def _path(api: Api, memory_id: str) -> str:
     return f"/v1/memory/{api.segment(memory_id)}"
-
-
-def _given(text: str) -> str:
-    return sys.stdin.read().strip() if text == "-" else text
 
 
 def _who(memory: Json) -> str:

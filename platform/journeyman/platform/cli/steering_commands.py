@@ -148,7 +148,7 @@ def plan(
     edit: Annotated[
         Path | None, typer.Option("--edit", help="JSON file with the plan to put in the place of the one that waits.")
     ] = None,
-    revision: Annotated[int | None, typer.Option("--revision", min=1, help="Otherwise the newest.")] = None,
+    revision: Annotated[int | None, typer.Option("--revision", min=1, help="Otherwise the one in force.")] = None,
     as_json: AsJson = False,
     url: Url = None,
     api_key: Key = None,

@@ -9,6 +9,7 @@ from pathlib import Path
 from journeyman.platform.cli import packing
 from journeyman.platform.cli.client import Api
 from journeyman.platform.cli.exits import CommandError
+from journeyman.platform.cli.inputs import json_object, text_or_stdin
 from journeyman.platform.cli.text import parse_duration, size
 from journeyman.platform.cli.view import Json
 
@@ -42,9 +43,9 @@ def build(options: Options) -> Json:
         raise CommandError("--workspace and --git exclude each other: a task has one workspace.")
     if options.ref is not None and options.git is None:
         raise CommandError("--ref names a branch, tag or commit of --git; give --git URL too.")
-    body = _read_file(options.file) if options.file is not None else {}
+    body = json_object(options.file, "the body of POST /v1/tasks") if options.file is not None else {}
     if options.instruction is not None:
-        body["instruction"] = _instruction(options.instruction)
+        body["instruction"] = text_or_stdin(options.instruction, "The instruction")
     if not str(body.get("instruction") or "").strip():
         raise CommandError(
             "There is no instruction. Give it as an argument, as - for standard input, or in --file task.json."
@@ -72,32 +73,10 @@ def build(options: Options) -> Json:
     return body
 
 
-def _read_file(path: Path, what: str = "the body of POST /v1/tasks") -> Json:
-    try:
-        text = sys.stdin.read() if str(path) == "-" else path.read_text(encoding="utf-8")
-        found = json.loads(text)
-    except OSError as error:
-        raise CommandError(f"Cannot read {path}: {error.strerror}.") from None
-    except ValueError as error:
-        raise CommandError(f"{path} is not valid JSON: {error}.") from None
-    if not isinstance(found, dict):
-        raise CommandError(f"{path} must hold one JSON object, {what}.")
-    return found
-
-
-def _instruction(given: str) -> str:
-    if given != "-":
-        return given
-    try:
-        return sys.stdin.buffer.read().decode("utf-8")
-    except UnicodeDecodeError as error:
-        raise CommandError(f"The instruction on standard input is not UTF-8 (byte {error.start}).") from None
-
-
 def _policy(given: str) -> object:
     """A word as it is; a JSON object, or the one in the file after ``@``."""
     if given.startswith("@"):
-        return _read_file(Path(given[1:]), "an approval policy")
+        return json_object(Path(given[1:]), "an approval policy")
     if not given.lstrip().startswith("{"):
         return given
     try:
