@@ -142,11 +142,15 @@ def _routes(server: Server, query: dict[str, str]) -> dict[tuple[str, str], Call
         },
         ("GET", f"{base}/artifacts"): lambda: {"data": server.artifacts},
         ("GET", f"{base}/diff"): lambda: {"patch": "--- a/x\n+++ b/x\n@@ -1 +1 @@\n-old\n+new\x1b[31m\n"},
-        ("GET", f"{base}/events"): lambda: {
-            "data": [entry for entry in server.events if entry["seq"] > after][: int(query.get("limit", 20))]
-        },
+        ("GET", f"{base}/events"): lambda: _event_page(server.events, after, int(query.get("limit", 20))),
         ("POST", "/v1/uploads"): lambda: {"id": "upl_1", "digest": "sha256:0", "files": 2, "bytes": 10},
     }
+
+
+def _event_page(events: list[dict[str, Any]], after: int, limit: int) -> dict[str, Any]:
+    left = [entry for entry in events if entry["seq"] > after]
+    shown = left[:limit]
+    return {"data": shown, "next_after": shown[-1]["seq"] if shown else after, "has_more": len(left) > limit}
 
 
 @contextmanager

@@ -41,6 +41,7 @@ class Api:
         )
 
     def close(self) -> None:
+        """Give the connections back."""
         self._http.close()
 
     def request(self, method: str, path: str, *, repeatable: bool | None = None, **arguments: Any) -> httpx.Response:
@@ -73,6 +74,7 @@ class Api:
         )
 
     def get(self, path: str, **query: Any) -> Any:
+        """The JSON at an address; a parameter that is None is left out."""
         return self.request(
             "GET", path, params={key: value for key, value in query.items() if value is not None}
         ).json()
@@ -94,11 +96,10 @@ class Api:
 
     def submit(self, body: Json, idempotency_key: str | None = None) -> Json:
         """The accepted task. Sent under an idempotency key, so that a repeated request makes no second task."""
-        headers = {"Idempotency-Key": idempotency_key or uuid.uuid4().hex}
-        found: Json = self.request("POST", "/v1/tasks", json=body, headers=headers, repeatable=True).json()
-        return found
+        return self.command("/v1/tasks", body, idempotency_key)
 
     def upload(self, archive: BinaryIO, length: int) -> Json:
+        """The upload that was made of an archive of ``length`` bytes. Not repeated: the archive is read once."""
         headers = {"Content-Type": "application/gzip", "Content-Length": str(length)}
         found: Json = self.request(
             "POST", "/v1/uploads", content=_chunks(archive), headers=headers, timeout=httpx.Timeout(600, connect=10)
@@ -123,11 +124,7 @@ class Api:
 
     def tell(self, task_id: str, text: str, mode: str) -> Json:
         """Send the agents a message; under an idempotency key, so that it may be repeated."""
-        path = f"/v1/tasks/{_segment(task_id)}/messages"
-        headers = {"Idempotency-Key": uuid.uuid4().hex}
-        body = {"text": text, "mode": mode}
-        found: Json = self.request("POST", path, json=body, headers=headers, repeatable=True).json()
-        return found
+        return self.command(f"/v1/tasks/{_segment(task_id)}/messages", {"text": text, "mode": mode})
 
     def change_budget(self, task_id: str, limits: Json) -> Json:
         """Set the limits that are named; a task that waits for its budget goes on."""
@@ -137,14 +134,11 @@ class Api:
 
     def decide(self, approval_id: str, body: Json) -> Json:
         """Approve or reject; sent under an idempotency key, so that it may be repeated."""
-        headers = {"Idempotency-Key": uuid.uuid4().hex}
-        path = f"/v1/approvals/{self.segment(approval_id)}"
-        found: Json = self.request("POST", path, json=body, headers=headers, repeatable=True).json()
-        return found
+        return self.command(f"/v1/approvals/{self.segment(approval_id)}", body)
 
-    def command(self, path: str, body: Json) -> Json:
-        """POST under an idempotency key, so that it may be repeated."""
-        headers = {"Idempotency-Key": uuid.uuid4().hex}
+    def command(self, path: str, body: Json, idempotency_key: str | None = None) -> Json:
+        """POST under an idempotency key, by default a random one, so that it may be repeated; returns the answer."""
+        headers = {"Idempotency-Key": idempotency_key or uuid.uuid4().hex}
         found: Json = self.request("POST", path, json=body, headers=headers, repeatable=True).json()
         return found
 
@@ -166,9 +160,9 @@ class Api:
         while True:
             page = self.of_task(task_id, "events", after=after, limit=100)
             yield from page["data"]
-            if not page["data"] or not page.get("has_more", len(page["data"]) == 100):
+            if not page["has_more"]:
                 return
-            after = page["data"][-1]["seq"]
+            after = page["next_after"]
 
     def download(self, artifact_id: str, target: Path) -> int:
         """Write an artifact's bytes to a file that must not exist yet; returns how many."""

@@ -1,7 +1,6 @@
 """The commands on memories: each prints for people or programs and returns its exit code."""
 
 import sys
-import uuid
 from collections.abc import Sequence
 
 from journeyman.platform.cli.client import Api
@@ -91,9 +90,7 @@ def add(target: Target, text: str, *, kind: str, supersedes: str | None, as_json
     if supersedes is not None:
         body["supersedes"] = supersedes
     with connected(target) as api:
-        headers = {"Idempotency-Key": uuid.uuid4().hex}
-        response = api.request("POST", "/v1/memory", json=body, headers=headers, repeatable=True)
-    memory = response.json()
+        memory = api.command("/v1/memory", body)
     if as_json:
         print_json(memory)
         return Exit.OK

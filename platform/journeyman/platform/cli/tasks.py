@@ -277,7 +277,7 @@ def diff(target: Target, task_id: str, *, from_: str | None, to: str | None, as_
 
 
 def print_diff(found: Any) -> None:
-    patch = str(found.get("patch") or found.get("diff") or "")
+    patch = str(found["patch"])
     if not patch.strip():
         print("Nothing has changed.", file=sys.stderr)
     elif render.is_terminal():
@@ -286,7 +286,10 @@ def print_diff(found: Any) -> None:
         # In a pipe the patch as it is: it may be on its way to `git apply`.
         print(patch, end="" if patch.endswith("\n") else "\n")
     if found.get("truncated"):
-        print("# The diff was too long and is cut; the whole one is the artifact of kind patch.", file=sys.stderr)
+        print(
+            "# The diff was too long and is cut; the API gives the whole one for `Accept: text/x-diff`.",
+            file=sys.stderr,
+        )
 
 
 def logs(target: Target, task_id: str, *, follow: bool, types: str | None, as_json: bool) -> Exit:
