@@ -2,7 +2,8 @@
 
 import pytest
 
-from journeyman.agents.risks import risk_of, risk_of_path, risk_of_sequence
+from journeyman.agents.risks import risk_of, risk_of_sequence
+from journeyman.agents.risky_paths import risk_of_path
 from journeyman.agents.shell_words import MAX_COMMANDS, take_apart
 
 RISKY = [

@@ -9,7 +9,8 @@ from typing import Any, Final, Literal
 
 from pydantic import BaseModel, ConfigDict
 
-from journeyman.agents.risks import risk_of, risk_of_path, risk_of_sequence
+from journeyman.agents.risks import risk_of, risk_of_sequence
+from journeyman.agents.risky_paths import risk_of_path
 from journeyman.agents.shell_commands import Command
 from journeyman.agents.shell_words import take_apart
 from journeyman.agents.tools import ParsedCall
@@ -41,6 +42,7 @@ class Policy(BaseModel):
 
     @classmethod
     def of(cls, stored: dict[str, Any]) -> "Policy":
+        """From the task's ``approval_policy``."""
         return cls.model_validate(stored)
 
 

@@ -41,6 +41,27 @@ class Command:
         redirections = [f"< {path}" for path in self.reads] + [f"> {path}" for path in self.writes]
         return " ".join([*([self.name, *self.words[1:]] if self.words else []), *redirections])
 
+    @property
+    def operands(self) -> list[str]:
+        """The arguments that are no options."""
+        words = list(self.words[1:])
+        if "--" in words:
+            at = words.index("--")
+            return [word for word in words[:at] if not word.startswith("-")] + words[at + 1 :]
+        return [word for word in words if not word.startswith("-") or word == "-"]
+
+    def has(self, short: str, *long: str) -> bool:
+        """Whether one of the single letters or long options is given, also within ``-rf``."""
+        for word in self.words[1:]:
+            if word == "--":
+                return False
+            if word.startswith("--"):
+                if word.partition("=")[0] in long:
+                    return True
+            elif word.startswith("-") and any(letter in word[1:] for letter in short):
+                return True
+        return False
+
 
 def script_of(words: tuple[str, ...]) -> str | None:
     """The script after ``-c`` (also ``-lc``, ``-ec`` …) of a shell."""
@@ -54,6 +75,7 @@ def script_of(words: tuple[str, ...]) -> str | None:
 
 
 def until(words: tuple[str, ...], ends: set[str]) -> tuple[str, ...]:
+    """The words before the first of ``ends``."""
     taken = []
     for word in words:
         if word in ends:
