@@ -52,7 +52,7 @@ format: $(STAMP) ## Format the code and apply safe fixes
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-bench: $(STAMP) ## Run every benchmark; tables on the terminal, JSON in benchmarks/results
+bench: $(STAMP) ## Run the benchmarks; ARGS names some of them; tables on the terminal, JSON in benchmarks/results
 	@$(BIN)/python -m benchmarks $(ARGS)
 
 faults: $(STAMP) ## Run the fault-injection tests, minutes-long ones included

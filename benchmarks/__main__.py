@@ -1,4 +1,4 @@
-"""Runs every benchmark in a process of its own, then prints one table of all results."""
+"""Runs benchmarks, by default those in ``MODULES``, each in a process of its own, then prints one table of all results."""
 
 import json
 import subprocess

@@ -3,29 +3,27 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from journeyman.platform.sandboxes.port import ExecRequest, Limits, Sandbox, SandboxSpec
+from journeyman.platform.sandboxes.port import MIB, ExecRequest, Limits, Network, Sandbox, SandboxSpec
 
 LEASE_S = 1800.0
 """Seconds a sandbox lives without being used: a task that pauses longer gets a new one, made from its snapshot."""
 
-_MIB = 1024 * 1024
 
-
-def sandbox_spec(sandbox_id: str, environment: Mapping[str, Any], *, network: str = "none") -> SandboxSpec:
+def sandbox_spec(sandbox_id: str, environment: Mapping[str, Any], *, network: Network = "none") -> SandboxSpec:
     """The spec for one sandbox of a task with this ``environment`` (as stored with the task)."""
     resources = environment.get("resources") or {}
     defaults = Limits()
     return SandboxSpec(
         sandbox_id=sandbox_id,
         env=dict(environment.get("env") or {}),
-        network="host" if network == "host" else "none",
+        network=network,
         toolset=str(environment.get("toolset") or "python"),
         lease_s=LEASE_S,
         limits=Limits(
-            memory_bytes=int(resources["memory_mb"]) * _MIB if resources.get("memory_mb") else defaults.memory_bytes,
+            memory_bytes=int(resources["memory_mb"]) * MIB if resources.get("memory_mb") else defaults.memory_bytes,
             cpus=float(resources.get("cpus") or defaults.cpus),
             pids=int(resources.get("pids") or defaults.pids),
-            disk_bytes=int(resources["disk_mb"]) * _MIB if resources.get("disk_mb") else defaults.disk_bytes,
+            disk_bytes=int(resources["disk_mb"]) * MIB if resources.get("disk_mb") else defaults.disk_bytes,
         ),
     )
 
@@ -33,7 +31,7 @@ def sandbox_spec(sandbox_id: str, environment: Mapping[str, Any], *, network: st
 SETUP_TIMEOUT_S = 1800.0
 
 
-class Furnishing:
+class TaskFurnishing:
     """How a task's sandboxes are made: their spec, and the setup commands that each of them starts with.
 
     Setup may leave things outside the workspace (in the home directory, say), which no snapshot holds; so it runs in
@@ -58,9 +56,9 @@ class Furnishing:
 class BareFurnishing:
     """A sandbox without the task's setup: for preparation, which judges the setup, and for fetching sources."""
 
-    def __init__(self, environment: Mapping[str, Any], *, network: str = "none") -> None:
+    def __init__(self, environment: Mapping[str, Any], *, network: Network = "none") -> None:
         self._environment = environment
-        self._network = network
+        self._network: Network = network
 
     def spec(self, sandbox_id: str) -> SandboxSpec:
         return sandbox_spec(sandbox_id, self._environment, network=self._network)

@@ -45,7 +45,9 @@ class Held:
 class Furnishing(Protocol):
     """How the sandboxes of a claim are made."""
 
-    def spec(self, sandbox_id: str) -> SandboxSpec: ...
+    def spec(self, sandbox_id: str) -> SandboxSpec:
+        """What to lease under this id."""
+        ...
 
     async def furnish(self, sandbox: Sandbox) -> bool:
         """Make a new sandbox ready, with its snapshot in it; returns whether that may have changed the workspace."""

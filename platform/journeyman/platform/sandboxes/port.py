@@ -19,6 +19,8 @@ HOME = "/home/agent"
 SNAPSHOT_ROOTS = ("workspace", "artifacts")
 """Top-level directories that a snapshot holds; a snapshot's paths begin with one of them, without a leading slash."""
 
+Network = Literal["none", "host"]
+
 OutputCallback = Callable[[int, bytes], None]
 """Called with the offset of the bytes in the command's whole output, and the bytes (at most 32 KiB)."""
 
@@ -44,7 +46,7 @@ class SandboxSpec:
 
     sandbox_id: str
     env: Mapping[str, str] = field(default_factory=dict)
-    network: Literal["none", "host"] = "none"
+    network: Network = "none"
     limits: Limits = field(default_factory=Limits)
     toolset: str = "python"
     lease_s: float = 3600.0
@@ -99,17 +101,25 @@ class ExecResult:
 
 @dataclass(frozen=True, slots=True)
 class FileInfo:
+    """One entry of a listing."""
+
     path: str
+    """Absolute."""
     kind: Literal["file", "directory", "symlink", "other"]
     size: int
+    """Bytes."""
     mode: int
+    """Permission bits."""
     modified: float
     """Unix seconds."""
 
 
 @dataclass(frozen=True, slots=True)
 class SearchHit:
+    """A line that matches."""
+
     path: str
+    """Absolute."""
     line: int
     """From 1."""
     text: str
@@ -125,8 +135,11 @@ class TreeEntry:
     mode: int
     """Permission bits without set-id and sticky."""
     size: int = 0
+    """Bytes of a file; 0 of all else."""
     sha256: str = ""
+    """Of a file's content, in hex; empty of all else."""
     target: str = ""
+    """Of a symbolic link."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,10 +167,14 @@ class FileChunk:
 
 @dataclass(frozen=True, slots=True)
 class LimitEnforcement:
+    """One limit, or one part of the isolation."""
+
     name: str
     enforced: bool
     how: str
+    """By what, for example ``cgroup v2``."""
     note: str = ""
+    """What is left open, for people."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,7 +195,9 @@ class Sandbox(Protocol):
     """A leased sandbox. Every method raises :class:`~.errors.SandboxLost` when the sandbox is gone or does not answer."""
 
     @property
-    def id(self) -> str: ...
+    def id(self) -> str:
+        """The one it was leased under."""
+        ...
 
     async def run(self, request: ExecRequest, on_output: OutputCallback | None = None) -> ExecResult:
         """Run a command, once per ``exec_id`` however often and from wherever this is called.
@@ -246,7 +265,9 @@ class Sandbox(Protocol):
         """Let the lease end that many seconds from now."""
         ...
 
-    async def ping(self) -> None: ...
+    async def ping(self) -> None:
+        """Return when the sandbox answers."""
+        ...
 
 
 class SandboxDriver(Protocol):
@@ -272,9 +293,13 @@ class SandboxDriver(Protocol):
         """End a sandbox and everything in it. Not an error when there is none."""
         ...
 
-    async def list_ids(self) -> list[str]: ...
+    async def list_ids(self) -> list[str]:
+        """Ids of the sandboxes that can be reached from here, in no order."""
+        ...
 
-    async def report(self) -> EnforcementReport: ...
+    async def report(self) -> EnforcementReport:
+        """What this machine can hold a sandbox to, found out by trying."""
+        ...
 
     async def close(self) -> None:
         """Let go of this process's own resources; leased sandboxes stay."""

@@ -10,9 +10,8 @@ from journeyman.agents.tools import ParsedCall
 from journeyman.platform.kit.errors import JourneymanError
 from journeyman.platform.kit.object_store import digest_of
 from journeyman.platform.sandboxes.errors import SandboxFileError, SandboxLost, TooManyCommands
-from journeyman.platform.sandboxes.port import ExecRequest, ExecResult, FileInfo, Sandbox
+from journeyman.platform.sandboxes.port import WORKSPACE, ExecRequest, ExecResult, FileInfo, Sandbox
 
-WORKSPACE: Final = "/workspace"
 MAX_EDIT_BYTES: Final = 8 * 1024 * 1024
 OUTPUT_LIMIT: Final = 8 * 1024 * 1024
 """Bytes of a command's output that are kept; of more, the middle is left out by the sandbox."""
@@ -182,9 +181,7 @@ class ToolRunner:
         text = "\n".join(f"{number:>{width}}\t{lines[number - 1]}" for number in range(first, last + 1))
         if last < len(lines) or first > 1:
             text = f"[lines {first} to {last} of {len(lines)}]\n{text}"
-        encoded = text.encode("utf-8", "backslashreplace")
-        shown = cut_output(encoded, self._output_id)
-        return ToolResult(shown.text, {"lines": len(lines)}, output=encoded if shown.truncated else None)
+        return self._listed(text, {"lines": len(lines)})
 
     async def _write_file(self, given: arguments.WriteFile) -> ToolResult:
         data = given.content.encode()
@@ -226,18 +223,20 @@ class ToolRunner:
         if not hits:
             return ToolResult("No matches.", {"matches": 0})
         text = "\n".join(f"{hit.path}:{hit.line}: {hit.text}" for hit in hits)
-        encoded = text.encode("utf-8", "backslashreplace")
-        shown = cut_output(encoded, self._output_id)
-        return ToolResult(shown.text, {"matches": len(hits)}, output=encoded if shown.truncated else None)
+        return self._listed(text, {"matches": len(hits)})
 
     async def _list_files(self, given: arguments.ListFiles) -> ToolResult:
         entries = await self._sandbox.list_files(absolute(given.path or WORKSPACE), depth=given.depth or 2)
         if not entries:
             return ToolResult("[empty]", {"entries": 0})
         text = "\n".join(_entry_line(entry) for entry in entries)
+        return self._listed(text, {"entries": len(entries)})
+
+    def _listed(self, text: str, data: dict[str, Any]) -> ToolResult:
+        """A text of our own making, cut like a command's output when it is long, and then kept in full."""
         encoded = text.encode("utf-8", "backslashreplace")
         shown = cut_output(encoded, self._output_id)
-        return ToolResult(shown.text, {"entries": len(entries)}, output=encoded if shown.truncated else None)
+        return ToolResult(shown.text, data, output=encoded if shown.truncated else None)
 
     async def _read_output(self, given: arguments.ReadOutput) -> ToolResult:
         kept = await self._fetch_output(given.output_id)

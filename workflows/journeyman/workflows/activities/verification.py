@@ -21,7 +21,7 @@ from journeyman.platform.sandboxes.leases import Claim, Leases
 from journeyman.platform.sandboxes.port import ExecRequest, ExecResult, Sandbox
 from journeyman.platform.tasks.lifecycle import lock_task
 from journeyman.platform.tasks.models import Task
-from journeyman.workflows.environment import Furnishing
+from journeyman.workflows.environment import TaskFurnishing
 from journeyman.workflows.heartbeat import beating
 from journeyman.workflows.types import Verification, Verify
 
@@ -51,7 +51,7 @@ class VerificationActivities:
         if not commands:
             return Verification(passed=True, verified=False)
         claim = Claim(task.project_id, task.id, f"verify:{wanted.attempt}")
-        furnishing = Furnishing(task.environment)
+        furnishing = TaskFurnishing(task.environment)
         sandbox = (await self._leases.acquire(claim, task.head_snapshot, furnishing)).sandbox
         failed: list[FailedCommand] = []
         for position, command in enumerate(commands):

@@ -11,7 +11,7 @@ from journeyman.platform.sandboxes.leases import Claim, Leases, leased
 from journeyman.platform.sandboxes.port import Sandbox
 from journeyman.platform.tasks.models import Task
 from journeyman.platform.threads.models import Thread
-from journeyman.workflows.environment import Furnishing
+from journeyman.workflows.environment import TaskFurnishing
 from journeyman.workflows.types import ThreadRef
 
 
@@ -43,7 +43,7 @@ class Workplaces:
     async def enter(self, thread: Thread, task: Task, lease_id: str | None = None) -> Workplace:
         """The thread's sandbox; a new one has the thread's newest snapshot in it. ``lease_id``: what :meth:`held` said."""
         held = await self._leases.acquire(
-            claim_of(thread), thread.snapshot, Furnishing(task.environment), lease_id=lease_id
+            claim_of(thread), thread.snapshot, TaskFurnishing(task.environment), lease_id=lease_id
         )
         return Workplace(held.sandbox, thread)
 
