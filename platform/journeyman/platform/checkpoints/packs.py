@@ -17,6 +17,8 @@ from journeyman.platform.kit.object_store import ObjectNotFound, ObjectStore, di
 PIECE = 2 * 1024 * 1024
 PACK = 8 * 1024 * 1024
 _WORTH_DEFLATING = 64
+_AT_ONCE = 32 * 1024
+"""Bytes that are packed in less time than a thread takes to start on it."""
 _GAP = 128 * 1024
 _AHEAD = 3
 
@@ -80,8 +82,9 @@ class PackWriter:
     async def _upload(self) -> None:
         if not self._waiting:
             return
-        waiting, self._waiting, self._waiting_bytes = self._waiting, [], 0
-        digest, data, pieces = await asyncio.to_thread(_build, waiting)
+        waiting, self._waiting = self._waiting, []
+        small, self._waiting_bytes = self._waiting_bytes <= _AT_ONCE, 0
+        digest, data, pieces = _build(waiting) if small else await asyncio.to_thread(_build, waiting)
         await self._store.put(pack_key(self._project_id, digest), data)
         self.uploaded_bytes += len(data)
         self._placed.update(pieces)

@@ -8,9 +8,10 @@ the digest that the platform itself computed.
 import asyncio
 import re
 from collections import OrderedDict
-from collections.abc import AsyncIterator, Iterable, Mapping
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import ParamSpec, TypeVar
 
 from journeyman.platform.checkpoints import archive, diff
 from journeyman.platform.checkpoints.archive import ArchiveLimits, HardLink
@@ -24,8 +25,13 @@ from journeyman.platform.sandboxes.port import Sandbox, TreeEntry
 
 __all__ = ["FileChange", "Manifest", "Snapshot", "SnapshotStore", "TreeEntry"]
 
+P = ParamSpec("P")
+R = TypeVar("R")
+
 MAX_BYTES = 8 * 1024 * 1024 * 1024
 _CACHED_ENTRIES = 60_000
+_AT_ONCE = 100
+"""Entries of a manifest that is made in less time than a thread takes to start on it."""
 _DIGEST = re.compile(r"[0-9a-f]{64}")
 
 
@@ -70,8 +76,9 @@ class SnapshotStore:
         writer = PackWriter(self._store, project_id)
         changed, missing = await self._collect(sandbox, entries, known, writer)
         known.update(await writer.finish())
-        manifest = await asyncio.to_thread(_manifest, entries.values(), known)
+        manifest = await _apart(len(entries), _manifest, entries.values(), known)
         if base is None or manifest.digest != base.digest:
+            # Not beside the pack: it may take the place of the same snapshot's older manifest, whose pack is there.
             await self._save(project_id, manifest)
         await sandbox.mark(scan.scan_id, manifest.digest, changed, missing)
         return _snapshot(manifest, previous, writer, skipped)
@@ -231,7 +238,8 @@ class SnapshotStore:
         return PackReader(self._store, project_id).stream(blobs)
 
     async def _save(self, project_id: str, manifest: Manifest) -> None:
-        await self._store.put(_key(project_id, manifest.digest), await asyncio.to_thread(manifest.encode))
+        encoded = await _apart(len(manifest.entries), manifest.encode)
+        await self._store.put(_key(project_id, manifest.digest), encoded)
         self._keep(project_id, manifest)
 
     def _keep(self, project_id: str, manifest: Manifest) -> None:
@@ -242,6 +250,13 @@ class SnapshotStore:
         while self._cached_entries > _CACHED_ENTRIES and len(self._cache) > 1:
             _, oldest = self._cache.popitem(last=False)
             self._cached_entries -= len(oldest.entries)
+
+
+async def _apart(entries: int, work: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
+    """The work's result; done on a thread of its own when there are so many entries that the event loop would wait."""
+    if entries <= _AT_ONCE:
+        return work(*args, **kwargs)
+    return await asyncio.to_thread(work, *args, **kwargs)
 
 
 def _manifest(entries: Iterable[TreeEntry], blobs: Mapping[str, tuple[Piece, ...]]) -> Manifest:

@@ -17,6 +17,11 @@ LAUNCHER: Final = str(Path(__file__).with_name("_launch.py"))
 _PASSED_ON: Final = ("PATH", "HOME", "LANG", "LC_ALL", "TMPDIR", "TZ", "USER", "LOGNAME", "LD_LIBRARY_PATH")
 
 
+def cores() -> int:
+    """How many we may use."""
+    return len(os.sched_getaffinity(0))
+
+
 def service_environment(**further: str) -> dict[str, str]:
     """For the servers: what programs need from ours, none of the platform's secrets."""
     return {name: os.environ[name] for name in _PASSED_ON if name in os.environ} | further

@@ -6,7 +6,7 @@ from typing import Any, Final
 
 from pydantic import SecretStr
 
-from journeyman.platform.embedded.launching import python_module
+from journeyman.platform.embedded.launching import cores, python_module
 from journeyman.platform.embedded.probes import http_ready, temporal_worker_ready
 from journeyman.platform.embedded.specs import ProcessSpec
 from journeyman.platform.kit.names import Queue
@@ -17,8 +17,8 @@ _SERVERS: Final = ("postgres", "temporal", "objects", "bucket", "vectors", "embe
 
 
 def default_workers() -> int:
-    """One a core that we may use: workflow code holds the interpreter's lock."""
-    return max(1, min(_MOST_WORKERS, len(os.sched_getaffinity(0))))
+    """One a core: workflow code holds the interpreter's lock."""
+    return min(_MOST_WORKERS, cores())
 
 
 def environment_of(settings: Settings) -> dict[str, str]:

@@ -1,14 +1,23 @@
 """Temporal: the client."""
 
-from dataclasses import replace
+from typing import Final
 
 from temporalio.client import Client, GrpcCompression, Plugin
-from temporalio.contrib.pydantic import pydantic_data_converter
-from temporalio.converter import DataConverter
+from temporalio.contrib.pydantic import PydanticPayloadConverter
+from temporalio.converter import CompositePayloadConverter, DataConverter
 
 from journeyman.platform.kit.object_store import ObjectStore
 from journeyman.platform.kit.payloads import payload_storage
 from journeyman.platform.kit.settings import Settings
+
+_CONVERTERS: Final = tuple(PydanticPayloadConverter().converters.values())
+
+
+class PayloadConverter(CompositePayloadConverter):
+    """The SDK's own for Pydantic. The SDK makes one for each payload: what is learnt of a type is kept for all of them."""
+
+    def __init__(self) -> None:
+        super().__init__(*_CONVERTERS)
 
 
 async def connect(
@@ -32,4 +41,6 @@ async def connect(
 
 def data_converter(store: ObjectStore | None) -> DataConverter:
     """How every process of the platform writes and reads payloads."""
-    return replace(pydantic_data_converter, external_storage=payload_storage(store) if store else None)
+    return DataConverter(
+        payload_converter_class=PayloadConverter, external_storage=payload_storage(store) if store else None
+    )

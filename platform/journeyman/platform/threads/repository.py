@@ -151,21 +151,28 @@ async def messages_of_step(session: AsyncSession, thread_id: str, step: str) -> 
     return {step_key: json.loads(body) for step_key, body in rows}
 
 
+_CALL_VALUES: Final = ("step_key", "project_id", "task_id", "thread_id", "sandbox_id")
+_BEGIN_CALL: Final = (
+    insert(ToolCallRun)
+    .values({name: sa.bindparam(name) for name in _CALL_VALUES})
+    .on_conflict_do_nothing()
+    .returning(ToolCallRun.step_key)
+)
+
+
 async def begin_tool_call(
     session: AsyncSession, thread: Thread, step_key: str, sandbox_id: str
 ) -> tuple[str, str | None] | None:
     """Note that the call starts in this sandbox; of an earlier start, returns its sandbox and its noted effect."""
     inserted = await session.scalar(
-        insert(ToolCallRun)
-        .values(
-            step_key=step_key,
-            project_id=thread.project_id,
-            task_id=thread.task_id,
-            thread_id=thread.id,
-            sandbox_id=sandbox_id,
-        )
-        .on_conflict_do_nothing()
-        .returning(ToolCallRun.step_key)
+        _BEGIN_CALL,
+        {
+            "step_key": step_key,
+            "project_id": thread.project_id,
+            "task_id": thread.task_id,
+            "thread_id": thread.id,
+            "sandbox_id": sandbox_id,
+        },
     )
     if inserted is not None:
         return None
