@@ -329,15 +329,19 @@ class LedgerProjection:
 
 
 def project_ledger(rows: Iterable[LedgerRow], log: Projection) -> LedgerProjection:
-    """Each step's answer is paid exactly once; what else was begun is released, estimated or marked as ambiguous."""
-    by_step: dict[str, list[LedgerRow]] = {}
+    """Each step's answer is paid exactly once, and so is the summary before it, if there was one.
+
+    What else was begun is released, estimated or marked as ambiguous.
+    """
+    calls: dict[tuple[str, str], list[LedgerRow]] = {}
     for row in rows:
         if row.kind == "model":
-            by_step.setdefault(row.step_key.rpartition(":")[0], []).append(row)
+            step, _, purpose = row.step_key.rpartition(":")
+            calls.setdefault((step, purpose), []).append(row)
     result = LedgerProjection({}, Counter(), [])
-    for key in log.steps.keys() - by_step.keys():
+    for key in log.steps.keys() - {step for step, purpose in calls if purpose == "answer"}:
         result.problems.append(f"{key} was answered but is not in the ledger")
-    for key, entries in by_step.items():
+    for (key, purpose), entries in calls.items():
         exact = [row for row in entries if row.state == "settled" and not row.estimated]
         for row in entries:
             if row.state == "reserved":
@@ -347,9 +351,12 @@ def project_ledger(rows: Iterable[LedgerRow], log: Projection) -> LedgerProjecti
         if key not in log.steps:
             result.problems.append(f"{key} is in the ledger but was never answered")
         elif len(exact) != 1:
-            result.problems.append(f"{key} was paid {len(exact)} times: {[(r.state, r.estimated) for r in entries]}")
+            said = [(row.state, row.estimated) for row in entries]
+            result.problems.append(f"the {purpose} of {key} was paid {len(exact)} times: {said}")
         elif (place := log.steps[key]) is not None:
-            result.paid[place] = (exact[0].model, exact[0].prompt_tokens, exact[0].completion_tokens)
+            thread, shown = place
+            paid = (thread, shown) if purpose == "answer" else (f"{thread}, {purpose}", shown)
+            result.paid[paid] = (exact[0].model, exact[0].prompt_tokens, exact[0].completion_tokens)
     return result
 
 

@@ -62,10 +62,10 @@ def calm() -> Log:
     )
 
 
-def row(step: int, attempt: int = 1, **more: Any) -> LedgerRow:
+def row(step: int, purpose: str = "answer", **more: Any) -> LedgerRow:
     values: dict[str, Any] = {
         "kind": "model",
-        "step_key": f"thr_1:{step}:answer",
+        "step_key": f"thr_1:{step}:{purpose}",
         "state": "settled",
         "estimated": False,
         "model": "m",
@@ -104,6 +104,15 @@ def test_recovery_does_not_show() -> None:
     )
     assert ledger_differences(books, disturbed, right) == []
     assert disturbed.recovery == {"estimated": 1, "ambiguous": 1}
+
+
+def test_a_summary_is_a_payment_of_its_own() -> None:
+    log = project(calm())
+    books = project_ledger([row(0), row(1, "summary"), row(1)], log)
+    assert books.problems == []
+    assert ledger_differences(books, project_ledger([row(0), row(1, "summary"), row(1)], log), log) == []
+    for others in ([row(0), row(1)], [row(0), row(1, "summary"), row(1, "summary"), row(1)]):
+        assert ledger_differences(books, project_ledger(others, log), log) != []
 
 
 def test_a_step_whose_checkpoint_says_that_its_effects_are_lost_does_not_count() -> None:
