@@ -37,6 +37,15 @@ def test_commands_exist(page: Path) -> None:
         assert command in known, command
 
 
+def test_the_guide_to_the_command_line_has_every_command() -> None:
+    text = (ROOT / "docs/guides/cli.md").read_text()
+    names = [
+        command.name or command.callback.__name__.rstrip("_") for command in app.registered_commands if command.callback
+    ]
+    missing = [name for name in names if not re.search(rf"(`|\bjourneyman |\| ){name}\b", text)]
+    assert not missing
+
+
 def test_metrics_in_the_guide_exist() -> None:
     text = (ROOT / "docs/guides/operations.md").read_text()
     known = {family.name for family in metrics.REGISTRY.collect()}

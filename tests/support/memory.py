@@ -10,9 +10,9 @@ import sqlalchemy as sa
 from journeyman.platform.events.models import Event
 from journeyman.platform.kit.database import Database
 from journeyman.platform.memory.embedder import OpenAIEmbedder
-from journeyman.platform.memory.models import Memory
+from journeyman.platform.memory.models import Kind, Memory
 from journeyman.platform.memory.qdrant import QdrantVectorMemory
-from journeyman.platform.memory.service import Kind, Learned, Learner, MemoryService, learn
+from journeyman.platform.memory.service import Learned, Learner, MemoryService, learn
 from support.rows import make_project, make_task
 
 

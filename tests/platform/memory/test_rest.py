@@ -9,8 +9,8 @@ import sqlalchemy as sa
 
 from journeyman.platform.kit.database import Database
 from journeyman.platform.kit.ids import new_id
-from journeyman.platform.memory.models import Memory
-from journeyman.platform.memory.service import Kind, Learner, learn
+from journeyman.platform.memory.models import Kind, Memory
+from journeyman.platform.memory.service import Learner, learn
 from journeyman.platform.tasks.models import Task
 from support.api import Caller, RunningApi, fields_of
 from support.rows import make_task

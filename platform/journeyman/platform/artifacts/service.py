@@ -12,6 +12,7 @@ from journeyman.platform.tasks import service as tasks
 
 
 async def artifacts(session: AsyncSession, project_id: str, task_id: str, *, kind: str | None) -> Sequence[Artifact]:
+    """See :func:`.queries.artifacts_of`. Raises :class:`NotFound` for a task that the project does not have."""
     await tasks.read(session, project_id, task_id)
     return await queries.artifacts_of(session, task_id, kind=kind)
 
@@ -25,5 +26,6 @@ async def artifact(session: AsyncSession, project_id: str, artifact_id: str) -> 
 
 
 async def receipts(session: AsyncSession, project_id: str, task_id: str) -> Sequence[Receipt]:
+    """Of all attempts, in the order of running. Raises :class:`NotFound`."""
     await tasks.read(session, project_id, task_id)
     return await queries.receipts_of(session, task_id)

@@ -1,11 +1,14 @@
 """Notes on a task's blackboard."""
 
 from datetime import datetime
+from typing import Literal
 
 import sqlalchemy as sa
 from sqlalchemy.orm import Mapped, mapped_column
 
 from journeyman.platform.kit.database import Base
+
+Kind = Literal["decision", "finding", "promise", "note"]
 
 
 class Note(Base):

@@ -38,6 +38,7 @@ class NoteQuery:
 
 
 async def of_step(session: AsyncSession, step_key: str) -> Note | None:
+    """What the step has written already."""
     return await session.scalar(sa.select(Note).where(Note.step_key == step_key))
 
 
@@ -53,6 +54,7 @@ async def add(session: AsyncSession, note: Note) -> None:
 
 
 async def find(session: AsyncSession, task_id: str, query: NoteQuery) -> list[Posted]:
+    """What is on the board and fits, oldest first unless ``descending``."""
     closed_by = (
         sa.select(sa.func.min(_CLOSING.seq))
         .where(_CLOSING.task_id == Note.task_id, _CLOSING.closes == Note.seq, _CLOSING.set_aside_at.is_(None))

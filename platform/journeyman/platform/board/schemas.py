@@ -1,11 +1,12 @@
 """A task's blackboard as the API shows it."""
 
 from datetime import datetime
-from typing import Annotated, Literal
+from typing import Annotated
 
 from pydantic import BaseModel, ConfigDict, Field
 
 from journeyman.platform.api.pagination import DEFAULT_LIMIT, PageLimit
+from journeyman.platform.board.models import Kind
 from journeyman.platform.board.repository import Posted
 from journeyman.platform.plans.models import Plan, Subtask
 
@@ -15,7 +16,7 @@ class BoardFilter(BaseModel):
 
     model_config = ConfigDict(extra="forbid")
 
-    kind: list[Literal["decision", "finding", "promise", "note"]] = []
+    kind: list[Kind] = []
     open: bool = False
     """Only promises that nobody has closed."""
     cursor: Annotated[str, Field(max_length=500)] | None = None
@@ -23,6 +24,8 @@ class BoardFilter(BaseModel):
 
 
 class SubtaskState(BaseModel):
+    """A subtask in short, and how far it is."""
+
     id: str
     title: str
     depends_on: list[str]
@@ -53,6 +56,8 @@ class PlanStateView(BaseModel):
 
 
 class NoteView(BaseModel):
+    """A note on the board."""
+
     number: int
     """From 1 in each task."""
     kind: str

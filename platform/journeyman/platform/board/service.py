@@ -1,13 +1,13 @@
 """The blackboard of a task: what its roles tell one another, beside the plan."""
 
 from dataclasses import dataclass
-from typing import Final, Literal
+from typing import Final
 
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from journeyman.platform.api.pagination import Position, decode_cursor, page_of, seq_in
 from journeyman.platform.board import repository
-from journeyman.platform.board.models import Note
+from journeyman.platform.board.models import Kind, Note
 from journeyman.platform.board.repository import NoteQuery, Posted
 from journeyman.platform.board.schemas import BoardFilter
 from journeyman.platform.events.log import append
@@ -19,8 +19,6 @@ from journeyman.platform.plans import queries as plans
 from journeyman.platform.plans.models import Plan, Subtask
 from journeyman.platform.tasks import service as tasks
 from journeyman.platform.tasks.lifecycle import lock_task
-
-Kind = Literal["decision", "finding", "promise", "note"]
 
 MOST_NOTES: Final = 1000
 """In one task: a role that writes without end fills no database and no prompt."""
@@ -47,6 +45,8 @@ class PlanState:
 
 @dataclass(frozen=True, slots=True)
 class BoardPage:
+    """``plan``: None before there is one. ``cursor``: of the next page, None on the last."""
+
     plan: PlanState | None
     notes: list[Posted]
     cursor: str | None

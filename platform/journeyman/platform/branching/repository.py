@@ -30,6 +30,7 @@ async def add_rewind(session: AsyncSession, rewind: Rewind) -> None:
 
 
 async def get_rewind(session: AsyncSession, task_id: str, rewind_id: str) -> Rewind | None:
+    """The task's rewind."""
     return await session.scalar(sa.select(Rewind).where(Rewind.id == rewind_id, Rewind.task_id == task_id))
 
 

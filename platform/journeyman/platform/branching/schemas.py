@@ -89,7 +89,10 @@ class ThreadChange(BaseModel):
 
 
 class PathChange(BaseModel):
+    """What going back does to one path."""
+
     path: str
+    """Below the workspace."""
     kind: Literal["added", "modified", "deleted"]
 
 
@@ -115,10 +118,15 @@ class MessageSetAside(BaseModel):
 
 
 class SpentView(BaseModel):
+    """What was spent up to a point."""
+
     tokens: int
     cost_usd: str
+    """A decimal number, so that nothing is rounded."""
     steps: int
+    """Model calls."""
     wall_s: int
+    """Seconds of work."""
 
 
 class PreviewView(BaseModel):

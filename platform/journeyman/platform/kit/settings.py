@@ -106,6 +106,7 @@ class Settings(BaseSettings):
 
     @property
     def sandbox_dir(self) -> Path:
+        """Where local sandboxes are, by default below the data directory."""
         return self.sandbox_root or self.data_dir / "sandboxes"
 
     @property

@@ -26,7 +26,6 @@ from journeyman.platform.kit.metrics import MEMORY_UNINDEXED
 from journeyman.platform.kit.outages import database_unavailable
 from journeyman.platform.memory import repository
 from journeyman.platform.memory.health import Health
-from journeyman.platform.memory.models import Memory
 from journeyman.platform.memory.port import Embedder, Point, VectorMemory
 from journeyman.platform.memory.repository import Due
 from journeyman.platform.memory.wording import repeats
@@ -217,16 +216,12 @@ class MemoryIndex:
             ]
             if not any(row.id == due.id and row.revision == due.revision for row in same):
                 return
-            same.sort(key=lambda row: (_of_person(row), row.created_at, row.id))
+            same.sort(key=lambda row: (row.of_person, row.created_at, row.id))
             for older, newer in pairwise(same):
-                if _of_person(older):
+                if older.of_person:
                     continue  # Two of a person's own: that is for the person to decide.
                 await repository.note_change(session, older, "superseded", other_id=newer.id)
                 older.superseded_by = newer.id
                 newer.confirmations += older.confirmations + 1
                 newer.updated_at = now()
                 repository.touch(older)
-
-
-def _of_person(memory: Memory) -> bool:
-    return memory.origin == "person" or memory.edited_at is not None

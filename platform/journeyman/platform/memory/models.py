@@ -1,11 +1,15 @@
 """Long-term memory: the rows are the truth, the vectors in Qdrant an index over them."""
 
 from datetime import datetime
+from typing import Literal
 
 import sqlalchemy as sa
 from sqlalchemy.orm import Mapped, mapped_column
 
 from journeyman.platform.kit.database import Base
+
+Kind = Literal["fact", "command", "lesson"]
+Origin = Literal["agent", "platform", "person"]
 
 
 class Memory(Base):
@@ -59,7 +63,13 @@ class Memory(Base):
     )
 
     @property
+    def of_person(self) -> bool:
+        """Whether a person stands behind the text."""
+        return self.origin == "person" or self.edited_at is not None
+
+    @property
     def live(self) -> bool:
+        """Whether it counts: only then it is ever recalled."""
         return self.deleted_at is None and self.superseded_by is None
 
 

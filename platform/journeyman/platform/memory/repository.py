@@ -118,6 +118,7 @@ async def add_or_confirm(session: AsyncSession, memory: dict[str, Any]) -> Store
 
 
 async def note_source(session: AsyncSession, memory_id: str, event_id: str) -> None:
+    """Note the event that tells of its writing."""
     await session.execute(sa.update(Memory).where(Memory.id == memory_id).values(source_event_id=event_id))
 
 
@@ -238,6 +239,7 @@ class Source(NamedTuple):
 
 
 async def source(session: AsyncSession, memory: Memory) -> Source | None:
+    """None for what a person added."""
     task = await session.get(Task, memory.task_id) if memory.task_id is not None else None
     if task is None:
         return None
@@ -246,6 +248,8 @@ async def source(session: AsyncSession, memory: Memory) -> Source | None:
 
 
 class Row(NamedTuple):
+    """A memory and how its task stands."""
+
     memory: Memory
     task_state: str | None
     """Of the task that wrote it."""

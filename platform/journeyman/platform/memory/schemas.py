@@ -8,10 +8,8 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
 from journeyman.platform.api.fields import Input, PlainText, not_blank
 from journeyman.platform.api.pagination import DEFAULT_LIMIT, PageLimit
-from journeyman.platform.memory.models import Memory, MemoryChange
+from journeyman.platform.memory.models import Kind, Memory, MemoryChange, Origin
 
-Kind = Literal["fact", "command", "lesson"]
-Origin = Literal["agent", "platform", "person"]
 State = Literal["live", "superseded", "deleted"]
 
 Text = Annotated[PlainText, Field(min_length=1, max_length=4000), AfterValidator(not_blank)]
@@ -35,6 +33,8 @@ class MemoryFilter(BaseModel):
 
 
 class AddMemory(Input):
+    """What a person tells the project's agents."""
+
     text: Text
     kind: Kind = "fact"
     supersedes: MemoryId | None = None
@@ -42,11 +42,15 @@ class AddMemory(Input):
 
 
 class EditMemory(Input):
+    """What is to change; what is left out stays."""
+
     text: Text | None = None
     kind: Kind | None = None
 
 
 class SearchMemory(Input):
+    """A question in plain words."""
+
     query: Query
     limit: PageLimit = 10
     kinds: Annotated[list[Kind], Field(max_length=3)] = []
@@ -147,6 +151,8 @@ class MemoryDetail(MemoryView):
 
 
 class FoundMemory(MemoryView):
+    """A memory that fits a query."""
+
     score: float
     """Cosine similarity to the query."""
     rank: float

@@ -22,15 +22,12 @@ from journeyman.platform.kit.settings import Settings
 from journeyman.platform.memory import repository
 from journeyman.platform.memory.embedder import OpenAIEmbedder
 from journeyman.platform.memory.indexing import MemoryIndex
-from journeyman.platform.memory.models import Memory
+from journeyman.platform.memory.models import Kind, Memory, Origin
 from journeyman.platform.memory.port import Embedder, Match, VectorMemory
 from journeyman.platform.memory.qdrant import QdrantVectorMemory
 from journeyman.platform.memory.ranking import Candidate, best
 from journeyman.platform.tasks.contract import TaskState
 from journeyman.platform.tasks.lifecycle import lock_task
-
-Kind = Literal["fact", "command", "lesson"]
-Origin = Literal["agent", "platform", "person"]
 
 COLLECTION: Final = "journeyman_memories"
 
@@ -69,7 +66,7 @@ class Recalled:
     @property
     def described(self) -> str:
         """The text with who says so, for an agent that has to judge it."""
-        if of_person(self.memory):
+        if self.memory.of_person:
             return f"{self.memory.text} (from a person)"
         return f"{self.memory.text} (from task {self.memory.task_id})"
 
@@ -160,7 +157,7 @@ async def _store(session: AsyncSession, learner: Learner, text: str, kind: Kind)
     await repository.lock_text(session, learner.project_id, digest)
     if await repository.same_text(session, learner.project_id, digest) is None:
         head = await repository.head_of_superseded(session, learner.project_id, digest)
-        if head is not None and of_person(head):
+        if head is not None and head.of_person:
             return Learned(head.id, "outranked", head.text), head.confirmations
         if head is not None:
             repository.confirm(head)
@@ -193,11 +190,6 @@ def refuse_secret(text: str) -> None:
             code="looks_like_a_secret",
             errors=[{"field": "text", "message": message}],
         )
-
-
-def of_person(memory: Memory) -> bool:
-    """Whether a person stands behind the text."""
-    return memory.origin == "person" or memory.edited_at is not None
 
 
 def text_digest(text: str) -> str:
@@ -286,7 +278,7 @@ class MemoryService:
 
 
 def _candidate(memory: Memory, task_state: str | None, score: float) -> Candidate:
-    vouched = of_person(memory) or memory.confirmations > 0
+    vouched = memory.of_person or memory.confirmations > 0
     return Candidate(
         id=memory.id,
         text=memory.text,
@@ -295,7 +287,7 @@ def _candidate(memory: Memory, task_state: str | None, score: float) -> Candidat
         alive_at=max(memory.updated_at, memory.last_used_at or memory.updated_at),
         confirmations=memory.confirmations,
         uses=memory.uses,
-        of_person=of_person(memory),
+        of_person=memory.of_person,
         doubtful=task_state in _UNSUCCESSFUL and not vouched,
     )
 

@@ -78,6 +78,7 @@ async def delivered(session: AsyncSession, entry_ids: Sequence[int]) -> None:
 
 
 async def failed(session: AsyncSession, entry_id: int, error: str, *, retry_in: timedelta) -> None:
+    """Note why a row was not delivered, and when it is due again."""
     await session.execute(
         sa.update(OutboxEntry)
         .where(OutboxEntry.id == entry_id, OutboxEntry.delivered_at.is_(None))
@@ -103,6 +104,7 @@ async def hurry(session: AsyncSession, *, within: timedelta) -> None:
 
 
 async def task_states(session: AsyncSession, task_ids: Sequence[str]) -> dict[str, str]:
+    """The state of each of these tasks."""
     rows = await session.execute(sa.select(Task.id, Task.state).where(Task.id.in_(task_ids)))
     return {row.id: row.state for row in rows}
 

@@ -13,14 +13,17 @@ _BOOTSTRAP_LOCK = 0x6A6D_7465_6E61_6E74
 
 
 async def lock_bootstrap(session: AsyncSession) -> None:
+    """Wait for whoever makes a first key, until the transaction ends."""
     await session.execute(sa.select(sa.func.pg_advisory_xact_lock(_BOOTSTRAP_LOCK)))
 
 
 async def any_live_key(session: AsyncSession) -> bool:
+    """Whether any project has a key that was not revoked."""
     return bool(await session.scalar(sa.select(sa.exists().where(ApiKey.revoked_at.is_(None)))))
 
 
 async def first_project(session: AsyncSession) -> Project | None:
+    """The oldest of all organizations."""
     return await session.scalar(sa.select(Project).order_by(Project.created_at, Project.id).limit(1))
 
 
@@ -40,6 +43,7 @@ async def add_key(session: AsyncSession, key: ApiKey) -> None:
 
 
 async def key_by_hash(session: AsyncSession, digest: str) -> tuple[ApiKey, Project] | None:
+    """A key that was not revoked, with its project. ``digest``: SHA-256 of the secret, in hex."""
     row = (
         await session.execute(
             sa.select(ApiKey, Project)
@@ -51,6 +55,7 @@ async def key_by_hash(session: AsyncSession, digest: str) -> tuple[ApiKey, Proje
 
 
 async def keys_of(session: AsyncSession, project_id: str) -> Sequence[ApiKey]:
+    """Newest first, revoked ones too."""
     rows = await session.scalars(
         sa.select(ApiKey).where(ApiKey.project_id == project_id).order_by(ApiKey.created_at.desc(), ApiKey.id.desc())
     )
@@ -80,6 +85,7 @@ async def revoke_key(session: AsyncSession, project_id: str, key_id: str) -> Api
 
 
 async def projects_of(session: AsyncSession, organization_id: str) -> Sequence[Project]:
+    """Oldest first."""
     rows = await session.scalars(
         sa.select(Project).where(Project.organization_id == organization_id).order_by(Project.created_at, Project.id)
     )

@@ -11,6 +11,8 @@ from journeyman.platform.tenancy.service import NewKey, Principal, Role
 
 
 class ProjectView(BaseModel):
+    """A project."""
+
     id: str
     organization_id: str
     name: str
@@ -27,6 +29,8 @@ class ProjectView(BaseModel):
 
 
 class ProjectList(BaseModel):
+    """Oldest first."""
+
     data: list[ProjectView]
 
 
@@ -53,6 +57,8 @@ class ApiKeyView(BaseModel):
 
 
 class ApiKeyList(BaseModel):
+    """Newest first, revoked ones too."""
+
     data: list[ApiKeyView]
 
 
@@ -73,11 +79,15 @@ class CreatedProject(ProjectView):
 
 
 class CreateApiKey(Input):
+    """A key for a person or a program."""
+
     name: Annotated[Line, Field(min_length=1, max_length=100)]
     role: Role = "member"
 
 
 class CreateProject(Input):
+    """A project beside those there are."""
+
     name: Annotated[Line, Field(min_length=1, max_length=100)]
 
 

@@ -47,6 +47,7 @@ class NewKey:
 
 
 def hash_key(secret: str) -> str:
+    """As it is stored: SHA-256 in hex."""
     return hashlib.sha256(secret.encode("utf-8", "surrogatepass")).hexdigest()
 
 
@@ -83,6 +84,7 @@ async def create_key(session: AsyncSession, project_id: str, name: str, role: Ro
 
 
 async def keys(session: AsyncSession, project_id: str) -> Sequence[ApiKey]:
+    """The project's keys, newest first, revoked ones too."""
     return await repository.keys_of(session, project_id)
 
 
@@ -108,6 +110,7 @@ async def create_project(session: AsyncSession, organization_id: str, name: str)
 
 
 async def projects(session: AsyncSession, organization_id: str) -> Sequence[Project]:
+    """The organization's projects, oldest first."""
     return await repository.projects_of(session, organization_id)
 
 

@@ -16,7 +16,8 @@ from journeyman.platform.checkpoints.snapshots import SnapshotStore
 from journeyman.platform.kit.database import Database
 from journeyman.platform.kit.object_store import ObjectStore, put_blob
 from journeyman.platform.kit.redaction import holds_secret, redact_text
-from journeyman.platform.memory.service import Kind, Learner, MemoryService, learn
+from journeyman.platform.memory.models import Kind
+from journeyman.platform.memory.service import Learner, MemoryService, learn
 from journeyman.platform.plans import repository as plans
 from journeyman.platform.plans.models import Plan, Subtask
 from journeyman.platform.tasks.models import Task

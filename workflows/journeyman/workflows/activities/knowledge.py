@@ -7,6 +7,7 @@ from sqlalchemy.ext.asyncio import AsyncSession
 from journeyman.agents.arguments import PostNote, ReadNotes
 from journeyman.agents.board import Board, BoardNote, PlannedSubtask, read_text
 from journeyman.platform.board import service as board
+from journeyman.platform.board.models import Kind
 from journeyman.platform.events.log import append
 from journeyman.platform.events.types import EventType
 from journeyman.platform.kit.database import Database
@@ -90,7 +91,7 @@ async def board_of(
     session: AsyncSession,
     task: Task,
     *,
-    kind: board.Kind | None = None,
+    kind: Kind | None = None,
     after: int | None = None,
     with_plan: bool = True,
 ) -> Board:

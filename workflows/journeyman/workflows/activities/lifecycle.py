@@ -33,6 +33,7 @@ class LifecycleActivities:
     @activity.defn
     @beating
     async def change_state(self, change: StateChange) -> None:
+        """Move the task on, once for each occasion. Raises :class:`Conflict` (``superseded``) after a rewind."""
         async with self._database.transaction() as session:
             task_id = change.task.task_id
             if (await lifecycle.lock_task(session, task_id)).epoch != change.task.epoch:
@@ -43,6 +44,7 @@ class LifecycleActivities:
     @activity.defn
     @beating
     async def pause_task(self, pause: Pause) -> None:
+        """Note that the task waits, and why; at a limit that was moved meanwhile it goes on at once."""
         async with self._database.transaction() as session:
             if pause.reason == "budget":
                 await budgets.exhausted(session, pause.task.task_id, pause.facts, pause.detail or "")
@@ -84,11 +86,13 @@ class LifecycleActivities:
     @activity.defn
     @beating
     async def release_sandboxes(self, task: TaskRef) -> None:
+        """End all sandboxes of the task."""
         await self._leases.release_all(task.task_id)
 
     @activity.defn
     @beating
     async def load_plan(self, wanted: LoadPlan) -> PlanGraph:
+        """The graph of the plan, without its texts, and whether it still needs a person's approval."""
         async with self._database.transaction() as session:
             plan = await plans.get_plan(session, wanted.task.task_id, wanted.revision)
             task = await lifecycle.for_step(session, wanted.task.task_id)

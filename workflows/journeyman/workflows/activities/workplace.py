@@ -64,6 +64,7 @@ class Workplaces:
 
 
 def claim_of(thread: Thread) -> Claim:
+    """Under which the thread's sandbox is leased."""
     return Claim(
         project_id=thread.project_id,
         task_id=thread.task_id,
