@@ -54,7 +54,6 @@ class Engine:
         self.requests: list[dict[str, Any]] = []
         self.headers: list[dict[str, str]] = []
         self.raw: list[bytes] = []
-        self.peers: set[Any] = set()
         self.handler: Handler = self.plain
         self.cancelled = asyncio.Event()
         self.entered = asyncio.Event()
@@ -68,7 +67,6 @@ class Engine:
         self.raw.append(body)
         self.requests.append(json.loads(body))
         self.headers.append(dict(request.headers))
-        self.peers.add(request.transport.get_extra_info("peername"))
         self.entered.set()
         try:
             return await self.handler(request)

@@ -101,29 +101,6 @@ async def test_a_stream_without_done_counts_when_it_has_a_finish_reason(client, 
     assert (await client.complete(model_request())).text == "x"
 
 
-@pytest.mark.parametrize("size", [1, 7, 1000])
-async def test_streams_are_read_however_they_are_written(client, engine, model_request, size):
-    stream = (
-        b': a comment\n\nevent: message\r\nid: 1\r\ndata: {"choices": [{"delta":\r\ndata: {"content": "ab"}}]}\r\n'
-        b':\r\n\r\ndata:{"choices": [{"delta": {"content": "c"}, "finish_reason": "stop"}]}\n\ndata: [DONE]\n\n'
-        b'data: {"choices": [{"delta": {"content": "not part of it"}}]}\n\n'
-    )
-
-    async def handler(request):
-        response = await engine.open_stream(request)
-        for start in range(0, len(stream), size):
-            await response.write(stream[start : start + size])
-            await asyncio.sleep(0)
-        await response.write_eof()
-        return response
-
-    engine.handler = handler
-    assert (await client.complete(model_request())).text == "abc"
-    # The connection is used again once its stream has been read to the end.
-    assert (await client.complete(model_request())).text == "abc"
-    assert len(engine.peers) == 1
-
-
 @pytest.mark.parametrize("ending", ["eof", "done", "reset", "half event", "garbage", "no object"])
 async def test_broken_streams_are_errors(client, engine, model_request, wire, ending):
     async def handler(request):
