@@ -55,6 +55,7 @@ def test_types_of_a_newer_server_are_named() -> None:
     ("tool", "arguments", "text"),
     [
         ("shell", '{"command": "python3 - <<E\\nprint(1)\\nE"}', "$ python3 - <<E"),
+        ("shell", "[" * 3000, f"shell with arguments that are not JSON: {'[' * 79}…"),
         ("shell", "{broken", "shell with arguments that are not JSON: {broken"),
         ("shell", "[1]", "shell [1]"),
         ("read_file", {"path": "a.py"}, "reads a.py"),

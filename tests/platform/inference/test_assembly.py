@@ -120,3 +120,9 @@ def test_an_endless_answer_is_cut_off(monkeypatch):
     with pytest.raises(ModelRejected) as caught:
         assembler.feed({"choices": [{"delta": {"content": "x" * 11}}]})
     assert caught.value.code == "answer_too_large"
+
+
+def test_arguments_too_deep_to_be_read_are_taken_as_they_are():
+    deep = '{"a": ' + "[" * 3000 + "]" * 3000 + "}"
+    calls, _ = assemble(fragment(name="shell", arguments=deep), fragment(name="shell", arguments="{}"))
+    assert calls == [("shell", deep + "{}")]

@@ -14,9 +14,10 @@ from journeyman.platform.inference.errors import ModelRejected, ModelUnavailable
 from journeyman.platform.inference.gateway import running
 from journeyman.platform.inference.gateway.app import create_gateway
 from journeyman.platform.inference.gateway.metrics import JOINED
+from journeyman.platform.inference.gateway.settlement import Settlements
 from journeyman.platform.inference.ledger import LedgerCall, LedgerService
 from journeyman.platform.inference.models import LedgerEntry
-from journeyman.platform.inference.port import CallIdentity
+from journeyman.platform.inference.port import CallIdentity, TokenUsage
 from journeyman.platform.inference.pricing import Price, PriceTable
 from journeyman.platform.kit.clock import now
 from journeyman.platform.kit.database import Database, create_engine
@@ -805,6 +806,127 @@ async def test_whatever_the_engine_counts_the_call_is_settled(http, gateway, eng
         assert response.status == 200
     entry = await entry_in_state(database, project, "settled")
     assert 0 <= entry.prompt_tokens <= 10**9
+
+
+DEEP = b"[" * 100_000 + b"]" * 100_000
+
+
+@pytest.mark.parametrize("streamed", [False, True])
+async def test_an_answer_too_deep_to_be_read_is_passed_on_and_paid_once(
+    http, gateway, engine, database, project, streamed
+):
+    async def handler(request):
+        counted = b'{"choices": [], "usage": {"prompt_tokens": ' + DEEP + b"}}"
+        if not streamed:
+            return web.Response(body=counted, content_type="application/json")
+        return await engine.stream(request, counted, b'{"choices": [{"finish_reason": "stop"}]}', b"[DONE]")
+
+    engine.handler = handler
+    for attempt in (1, 2):
+        headers = internal(project, attempt=attempt)
+        body = {**CHAT, "stream": streamed}
+        async with http.post(f"{gateway}/v1/chat/completions", json=body, headers=headers) as response:
+            assert response.status == 200
+            assert DEEP in await response.read()
+    assert len(engine.requests) == 1
+    [entry] = await entries(database, project)
+    assert (entry.state, entry.estimated) == ("settled", True)
+
+
+async def test_a_refusal_too_deep_to_be_read_is_a_refusal(http, gateway, engine, database, project):
+    async def handler(_request):
+        return web.Response(status=400, body=DEEP, content_type="application/json")
+
+    engine.handler = handler
+    async with http.post(f"{gateway}/v1/chat/completions", json=CHAT, headers=internal(project)) as response:
+        assert (response.status, (await response.json())["code"]) == (400, "engine_error")
+    assert [entry.state for entry in await entries(database, project)] == ["released"]
+
+
+@pytest.mark.parametrize("content_type", ["text/plain; name=€".encode(), b"text/plain; name=\xff\xfe"])
+async def test_whatever_the_engine_calls_its_answer_the_call_is_settled(
+    http, gateway_settings, database, serve_app, project, content_type
+):
+    async def answer(reader, writer):
+        await reader.readuntil(b"\r\n\r\n")
+        head = b"HTTP/1.1 200 OK\r\nContent-Type: " + content_type + b"\r\nConnection: close\r\n\r\n"
+        writer.write(head + json.dumps({"usage": {"prompt_tokens": 1, "completion_tokens": 1}}).encode())
+        await writer.drain()
+        writer.close()
+
+    async with await asyncio.start_server(answer, "127.0.0.1", 0) as server:
+        gateway_settings.model_base_url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/v1"
+        gateway = await serve_app(create_gateway(gateway_settings, database))
+        async with http.post(f"{gateway}/v1/chat/completions", json=CHAT, headers=internal(project)) as response:
+            assert response.status == 200
+            assert (await response.json(content_type=None))["usage"]["prompt_tokens"] == 1
+    [entry] = await entries(database, project)
+    assert (entry.state, entry.estimated) == ("settled", False)
+
+
+async def test_who_listens_to_a_call_that_is_given_up_is_told_so(http, gateway, engine, project, wire):
+    async def handler(request):
+        response = await engine.open_stream(request)
+        await response.write(wire.sse(wire.chunk({"content": "one "})))
+        await asyncio.Event().wait()
+
+    engine.handler = handler
+    headers = internal(project)
+    body = {**CHAT, "stream": True}
+    async with http.post(f"{gateway}/v1/chat/completions", json=body, headers=headers) as response:
+        assert b"one" in await response.content.readany()
+        async with http.post(f"{gateway}/v1/chat/completions/cancel", headers=headers) as cancelled:
+            assert (await cancelled.json())["cancelled"] is True
+        rest = await response.read()
+    assert b"[DONE]" not in rest
+    assert json.loads(rest.removeprefix(b"data: "))["error"]["code"] == "call_ended"
+
+
+async def test_a_step_given_up_while_it_was_reserved_still_counts_as_one(gateway_settings, database, project):
+    """What is given up so is released late: the step's next attempt waits for that, or neither would count."""
+    ledger = LedgerService(database, PriceTable.from_settings(gateway_settings))
+    settlements = Settlements(ledger)
+
+    def call(step, attempt):
+        return LedgerCall(project, step, attempt, "model", "engine-large", prompt_tokens=1, max_completion_tokens=1)
+
+    await ledger.release(await ledger.reserve(call("before", 1)))
+    account = sa.text("SELECT steps FROM budget_accounts WHERE scope = :project FOR UPDATE")
+    waits = sa.text(
+        "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'"
+    )
+
+    async def until_waiting(count):
+        async with asyncio.timeout(10):
+            while True:
+                async with database.transaction() as session:
+                    if await session.scalar(waits) >= count:
+                        return
+                await asyncio.sleep(0.01)
+
+    async def lock_second():
+        await second.execute(account, {"project": project})
+
+    async with database.transaction() as first, database.transaction() as second:
+        await first.execute(account, {"project": project})
+        given_up = asyncio.create_task(settlements.reserve(call("step", 1)))
+        await until_waiting(1)
+        given_up.cancel()
+        behind = asyncio.create_task(lock_second())
+        await until_waiting(2)
+        await first.commit()
+        await behind
+        # It is reserved now, and cannot be released yet.
+        following = asyncio.create_task(settlements.reserve(call("step", 2)))
+        await until_waiting(1)
+    await ledger.settle(await following, TokenUsage(1, 0, 1))
+    await settlements.drain(10)
+    assert [(e.step_key, e.state, e.steps) for e in await entries(database, project) if e.step_key == "step"] == [
+        ("step", "released", 1),
+        ("step", "settled", 1),
+    ]
+    async with database.transaction() as session:
+        assert await session.scalar(account, {"project": project}) == 1
 
 
 async def test_paths_and_methods(http, gateway):

@@ -12,7 +12,7 @@ def describe_call(tool: str, raw: Any) -> tuple[str, str]:
     if isinstance(raw, str):
         try:
             arguments = json.loads(raw or "{}")
-        except ValueError:
+        except (ValueError, RecursionError):
             return f"{one_line(tool, 40)} with arguments that are not JSON: {one_line(raw, 80)}", ""
     if not isinstance(arguments, dict):
         return f"{one_line(tool, 40)} {one_line(str(raw), 100)}", ""

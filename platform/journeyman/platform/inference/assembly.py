@@ -26,7 +26,7 @@ class _Call:
             return False
         try:
             json.loads(text)
-        except ValueError:
+        except (ValueError, RecursionError):
             return False
         return True
 

@@ -102,7 +102,7 @@ class OpenAIModelEngine:
             raise ModelUnavailable(message, reason=type(error.__cause__ or error).__name__) from error
         except openai.APIError as error:
             raise self._stream_error(error) from error
-        except (ValueError, TypeError, AttributeError) as error:
+        except (ValueError, TypeError, AttributeError, RecursionError) as error:
             # The SDK hands over what the engine sent: lines that are no JSON, or JSON of another shape.
             raise ModelUnavailable(
                 "The model's server sent something that is no chat completion chunk; the answer was thrown away.",

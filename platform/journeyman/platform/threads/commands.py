@@ -44,7 +44,7 @@ def _background_command(calls: list[dict[str, Any]], index: int) -> str | None:
         return None
     try:
         arguments = json.loads(calls[index]["function"]["arguments"])
-    except ValueError:
+    except (ValueError, RecursionError):
         return None
     if not isinstance(arguments, dict) or arguments.get("background") is not True:
         return None

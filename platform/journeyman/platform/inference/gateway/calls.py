@@ -15,7 +15,7 @@ from journeyman.platform.inference.gateway.routing import ParsedRequest, Upstrea
 from journeyman.platform.inference.gateway.settlement import Settlements
 from journeyman.platform.inference.gateway.sse import StreamScanner, error_event, usage_of_completion
 from journeyman.platform.inference.gateway.upstream import EngineRefused, EngineSilent, EngineUnreachable, UpstreamPool
-from journeyman.platform.inference.gateway.wire import MAX_BODY, problem
+from journeyman.platform.inference.gateway.wire import JSON_TYPE, MAX_BODY, problem
 from journeyman.platform.inference.ledger import Answer, Kind, LedgerCall, Reservation
 from journeyman.platform.inference.port import TokenUsage
 from journeyman.platform.kit.errors import JourneymanError, Unavailable
@@ -90,12 +90,15 @@ class Call:
 
     def _ended(self, task: asyncio.Task[None]) -> None:
         if task.cancelled():
-            self.relay.fail(CallEnded("The call was given up before its answer was whole; it can be repeated."))
+            self._fail(CallEnded("The call was given up before its answer was whole; it can be repeated."))
         elif isinstance(error := task.exception(), JourneymanError):
-            self.relay.fail(error)
+            self._fail(error)
         elif error is not None:
             _log.error("gateway.failed", path=self.exchange.path, exc_info=error)
-            self.relay.fail(JourneymanError("The gateway failed; its log says why.", retryable=True))
+            self._fail(JourneymanError("The gateway failed; its log says why.", retryable=True))
+
+    def _fail(self, error: JourneymanError) -> None:
+        self.relay.fail(error, error_event(problem(error, self.exchange.caller.request_id)))
 
     async def _forward(self) -> None:
         exchange = self.exchange
@@ -168,12 +171,7 @@ class Call:
             relay.end()
             return
         await self._settle("broken", scanner.usage)
-        error = EngineBroke(f"The model's server {failure} in the middle of its answer; the call can be repeated.")
-        if not relay.begun:
-            raise error
-        # An explicit error, never [DONE]: nobody must take a part of an answer for the whole.
-        relay.write(error_event(problem(error, self.exchange.caller.request_id)))
-        relay.end()
+        raise EngineBroke(f"The model's server {failure} in the middle of its answer; the call can be repeated.")
 
     async def _take_whole(self, response: aiohttp.ClientResponse) -> None:
         try:
@@ -188,7 +186,10 @@ class Call:
         if len(body) > MAX_BODY:
             await self._settle("broken", None)
             raise EngineBroke(f"The model's answer is larger than {MAX_BODY // (1024 * 1024)} MiB.", retryable=False)
-        content_type = response.headers.get("Content-Type", "application/json")
+        content_type = response.headers.get("Content-Type", JSON_TYPE)
+        if not content_type.isascii():
+            # No header that can be passed on, nor text that the database takes.
+            content_type = JSON_TYPE
         answer = Answer(content_type, body) if self.exchange.digest is not None else None
         await self._settle("ok", usage_of_completion(body), completion_bytes=len(body), answer=answer)
         self._whole(content_type, body)

@@ -44,11 +44,16 @@ class Relay:
         self._over = True
         self._tell()
 
-    def fail(self, error: JourneymanError) -> None:
-        """End without an end: an error response where nothing has begun, a connection cut off where something has."""
-        if not self._over:
+    def fail(self, error: JourneymanError, event: bytes) -> None:
+        """End without an end: an error response where nothing has begun, the ``event`` that tells of it where something has."""
+        if self._over:
+            return
+        if self.begun:
+            # Explicit, and never [DONE]: nobody must take a part of an answer for the whole.
+            self.write(event)
+        else:
             self._failure = error
-            self.end()
+        self.end()
 
     async def pass_to(self, send: Send) -> None:
         """Send the whole answer on, as it comes. Raises the error of a call that failed before it began."""
@@ -56,7 +61,7 @@ class Relay:
         started = False
         while True:
             news = self._news
-            if self._failure is not None and not started:
+            if self._failure is not None:
                 raise self._failure
             if self.begun and not started:
                 started = True
@@ -71,8 +76,7 @@ class Relay:
             if started and parts:
                 await send({"type": "http.response.body", "body": b"".join(parts), "more_body": True})
             if last:
-                if self._failure is None:
-                    await send({"type": "http.response.body", "body": b""})
+                await send({"type": "http.response.body", "body": b""})
                 return
             await news.wait()
 

@@ -44,7 +44,8 @@ class Settlements:
         try:
             return await asyncio.shield(task)
         except asyncio.CancelledError:
-            self._start(self._release_late(task))
+            # The step's next attempt waits for it: it counts as the step, which this one then does not.
+            self._start_for(call, self._release_late(task))
             raise
 
     async def settle(
@@ -77,10 +78,14 @@ class Settlements:
                 _log.error("ledger entries left open at shutdown", count=len(late))
 
     async def _finish(self, reservation: Reservation, write: Callable[[], Coroutine[Any, Any, bool]]) -> None:
-        key = (reservation.call.project_id, reservation.call.step_key)
-        task = self._of_step[key] = self._start(self._persist(write))
+        await asyncio.wait({self._start_for(reservation.call, self._persist(write))}, timeout=_WAIT_S)
+
+    def _start_for(self, call: LedgerCall, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        """Start what the step's next attempt is to wait for."""
+        key = (call.project_id, call.step_key)
+        task = self._of_step[key] = self._start(work)
         task.add_done_callback(lambda done: self._forget_step(key, done))
-        await asyncio.wait({task}, timeout=_WAIT_S)
+        return task
 
     def _forget_step(self, key: tuple[str, str], task: asyncio.Task[None]) -> None:
         if self._of_step.get(key) is task:

@@ -100,7 +100,7 @@ def usage_of_completion(body: bytes) -> TokenUsage | None:
     """The usage in a whole, not streamed, response body."""
     try:
         value = json.loads(body)
-    except ValueError:
+    except (ValueError, RecursionError):
         return None
     return _usage_of(value)
 
@@ -123,7 +123,7 @@ def _usage_in(event: bytes) -> TokenUsage | None:
     data = b"\n".join(line[5:].strip() for line in event.splitlines() if line.startswith(b"data:"))
     try:
         return _usage_of(json.loads(data))
-    except ValueError:
+    except (ValueError, RecursionError):
         return None
 
 

@@ -122,7 +122,7 @@ class UpstreamPool:
                 allow_redirects=False,
             ) as response:
                 value = json.loads(await response.read()) if response.status == 200 else {}
-        except (TimeoutError, aiohttp.ClientError, OSError, ValueError):
+        except (TimeoutError, aiohttp.ClientError, OSError, ValueError, RecursionError):
             return []
         data = value.get("data") if isinstance(value, dict) else None
         return [model for model in data if isinstance(model, dict)] if isinstance(data, list) else []
@@ -185,7 +185,7 @@ def _words_of(body: bytes) -> tuple[str, str | None]:
     text = body.decode("utf-8", "replace")
     try:
         value = json.loads(text)
-    except ValueError:
+    except (ValueError, RecursionError):
         return text, None
     if isinstance(value, dict):
         inner = value.get("error", value)
