@@ -14,7 +14,7 @@ import pytest
 
 from journeyman.platform.embedded.roles import environment_of
 from journeyman.platform.embedded.stack import EmbeddedStack
-from journeyman.platform.sandboxes.nodes import DEAD_AFTER_S
+from journeyman.platform.sandboxes.nodes import DEAD_AFTER
 from journeyman.platform.sandboxes.registry import Record, reap
 from support.platform import Outcome, Platform
 from support.scripts import call, shell, simple
@@ -182,7 +182,7 @@ async def test_two_machines_share_the_work_and_one_may_die(
         os.kill(worker.pid, signal.SIGKILL)
         await worker.wait()
         reap(elsewhere / "sandboxes", set())
-        outcome = await platform.end(task_id, 60 + DEAD_AFTER_S)
+        outcome = await platform.end(task_id, 60 + DEAD_AFTER.total_seconds())
     assert outcome.task["state"] == "succeeded"
     assert lost in [event["data"]["lost_sandbox_id"] for event in outcome.of("sandbox.replaced")]
     assert ends(outcome)[lost]["lost"] is True

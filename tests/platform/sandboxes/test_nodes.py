@@ -19,7 +19,7 @@ from journeyman.platform.sandboxes.errors import SandboxElsewhere
 from journeyman.platform.sandboxes.leases import Claim, Leases
 from journeyman.platform.sandboxes.local import LocalSandboxDriver
 from journeyman.platform.sandboxes.models import SandboxLease, SandboxNode
-from journeyman.platform.sandboxes.nodes import DEAD_AFTER_S, NodeKeeper
+from journeyman.platform.sandboxes.nodes import DEAD_AFTER, NodeKeeper
 from journeyman.platform.sandboxes.registry import reap
 from support.rows import make_project, make_task
 from support.sandboxes import Bare, shell
@@ -57,7 +57,7 @@ async def silence(database: Database, machine: Machine) -> None:
         await session.execute(
             sa.update(SandboxNode)
             .where(SandboxNode.id == machine.driver.node)
-            .values(seen_at=SandboxNode.seen_at - timedelta(seconds=DEAD_AFTER_S))
+            .values(seen_at=SandboxNode.seen_at - DEAD_AFTER)
         )
 
 

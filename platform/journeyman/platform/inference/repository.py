@@ -7,10 +7,12 @@ from decimal import Decimal
 from typing import Any
 
 import sqlalchemy as sa
-from sqlalchemy.ext.asyncio import AsyncConnection
+from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession
 
 from journeyman.platform.inference import statements
 from journeyman.platform.inference.models import LedgerEntry, StoredAnswer
+from journeyman.platform.kit.clock import now
+from journeyman.platform.kit.ids import new_id
 from journeyman.platform.tasks.models import Task
 
 
@@ -138,3 +140,40 @@ class LedgerRepository:
             .order_by(LedgerEntry.kind, LedgerEntry.model, LedgerEntry.state)
         )
         return (await self._connection.execute(query)).mappings().all()
+
+
+async def charge_sandbox(
+    session: AsyncSession,
+    sandbox_id: str,
+    *,
+    project_id: str,
+    task_id: str,
+    thread_id: str | None,
+    seconds: float,
+) -> None:
+    """Write down how long a sandbox was there, when it has ended. Raises ``IntegrityError`` for one that was written down."""
+    moment = now()
+    session.add(
+        LedgerEntry(
+            id=new_id("ledger_entry"),
+            project_id=project_id,
+            task_id=task_id,
+            thread_id=thread_id,
+            request_id=sandbox_id,
+            step_key=sandbox_id,
+            attempt=1,
+            kind="sandbox",
+            model=None,
+            state="settled",
+            estimated=False,
+            reserved_tokens=0,
+            reserved_cost_usd=Decimal(0),
+            prompt_tokens=0,
+            cached_tokens=0,
+            completion_tokens=0,
+            cost_usd=Decimal(0),
+            seconds=Decimal(str(round(seconds, 3))),
+            created_at=moment,
+            settled_at=moment,
+        )
+    )

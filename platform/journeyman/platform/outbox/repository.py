@@ -68,7 +68,35 @@ async def claim(session: AsyncSession, *, limit: int, lease: timedelta) -> list[
     return sorted((Claimed(*row) for row in rows), key=lambda entry: entry.id)
 
 
+async def add(session: AsyncSession, entry: OutboxEntry) -> None:
+    session.add(entry)
+    await session.flush()
+
+
+async def notify(session: AsyncSession, channel: str, task_id: str) -> None:
+    """Wake whoever delivers, once this transaction is committed."""
+    await session.execute(sa.select(sa.func.pg_notify(channel, task_id)))
+
+
+async def settle_untried(session: AsyncSession, task_id: str, kind: str, why: str) -> bool:
+    """Count the task's row of that kind as done without delivering it. False when it was attempted already, or is not there."""
+    settled = await session.scalar(
+        sa.update(OutboxEntry)
+        .where(
+            OutboxEntry.task_id == task_id,
+            OutboxEntry.kind == kind,
+            OutboxEntry.delivered_at.is_(None),
+            OutboxEntry.attempts == 0,
+        )
+        .values(delivered_at=now(), last_error=why)
+        .returning(OutboxEntry.id)
+        .execution_options(synchronize_session=False)
+    )
+    return settled is not None
+
+
 async def delivered(session: AsyncSession, entry_ids: Sequence[int]) -> None:
+    """Note that these have arrived."""
     await session.execute(
         sa.update(OutboxEntry)
         .where(OutboxEntry.id.in_(entry_ids))

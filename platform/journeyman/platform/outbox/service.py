@@ -2,11 +2,11 @@
 
 from typing import Final, Literal
 
-import sqlalchemy as sa
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from journeyman.platform.kit.clock import now
 from journeyman.platform.kit.database import Json
+from journeyman.platform.outbox import repository
 from journeyman.platform.outbox.models import OutboxEntry
 from journeyman.platform.tasks.contract import StartTask
 
@@ -33,35 +33,23 @@ async def enqueue_signal(session: AsyncSession, project_id: str, task_id: str, s
 
 async def withdraw_start(session: AsyncSession, task_id: str) -> bool:
     """Take the start back. False when it was attempted already, so that a workflow may exist."""
-    withdrawn = await session.scalar(
-        sa.update(OutboxEntry)
-        .where(
-            OutboxEntry.task_id == task_id,
-            OutboxEntry.kind == "start_task",
-            OutboxEntry.delivered_at.is_(None),
-            OutboxEntry.attempts == 0,
-        )
-        .values(delivered_at=now(), last_error="withdrawn: the task was cancelled before it was started")
-        .returning(OutboxEntry.id)
-        .execution_options(synchronize_session=False)
+    return await repository.settle_untried(
+        session, task_id, "start_task", "withdrawn: the task was cancelled before it was started"
     )
-    return withdrawn is not None
 
 
 async def _enqueue(session: AsyncSession, project_id: str, task_id: str, kind: Kind, payload: Json) -> None:
     moment = now()
-    session.add(
-        OutboxEntry(
-            project_id=project_id,
-            task_id=task_id,
-            kind=kind,
-            payload=payload,
-            attempts=0,
-            next_attempt_at=moment,
-            last_error=None,
-            created_at=moment,
-            delivered_at=None,
-        )
+    entry = OutboxEntry(
+        project_id=project_id,
+        task_id=task_id,
+        kind=kind,
+        payload=payload,
+        attempts=0,
+        next_attempt_at=moment,
+        last_error=None,
+        created_at=moment,
+        delivered_at=None,
     )
-    await session.flush()
-    await session.execute(sa.select(sa.func.pg_notify(CHANNEL, task_id)))
+    await repository.add(session, entry)
+    await repository.notify(session, CHANNEL, task_id)

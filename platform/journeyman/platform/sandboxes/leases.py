@@ -1,23 +1,22 @@
 """Who holds which sandbox: leases in the database over machines that may vanish at any time."""
 
 from dataclasses import dataclass
-from decimal import Decimal
 from typing import Protocol
 
-import sqlalchemy as sa
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from journeyman.platform.checkpoints.snapshots import SnapshotStore
 from journeyman.platform.events.log import append
 from journeyman.platform.events.types import EventType
-from journeyman.platform.inference.models import LedgerEntry
+from journeyman.platform.inference.repository import charge_sandbox
 from journeyman.platform.kit.clock import now
 from journeyman.platform.kit.database import Database
 from journeyman.platform.kit.ids import new_id
+from journeyman.platform.sandboxes import repository
 from journeyman.platform.sandboxes.errors import SandboxElsewhere, SandboxLost
 from journeyman.platform.sandboxes.models import SandboxLease
-from journeyman.platform.sandboxes.nodes import is_alive
+from journeyman.platform.sandboxes.nodes import DEAD_AFTER
 from journeyman.platform.sandboxes.observation import observed_lease
 from journeyman.platform.sandboxes.port import Sandbox, SandboxDriver, SandboxSpec
 
@@ -101,37 +100,25 @@ class Leases:
     async def _leave_to_others(self, sandbox_id: str) -> None:
         """Raises :class:`SandboxElsewhere` for a sandbox that is not lost: another machine holds it, and is alive."""
         async with self._database.transaction() as session:
-            lease = await session.get_one(SandboxLease, sandbox_id)
+            lease = await repository.get(session, sandbox_id)
             if lease.node in {None, self._driver.node} or lease.state != "leased":
                 return
             assert lease.node is not None
-            if await is_alive(session, lease.node):
+            if await repository.is_alive(session, lease.node, DEAD_AFTER):
                 raise SandboxElsewhere(f"sandbox {sandbox_id} is on another machine, whose workers go on with it")
 
     async def _record(
         self, session: AsyncSession, claim: Claim, sandbox_id: str, snapshot: str | None, lost_id: str | None
     ) -> str | None:
         if lost_id is not None:
-            ended = await session.execute(
-                sa.update(SandboxLease)
-                .where(SandboxLease.id == lost_id, SandboxLease.state == "leased")
-                .values(state="lost", ended_at=now())
-                .returning(SandboxLease.leased_at)
-            )
-            leased_at = ended.scalar_one_or_none()
+            leased_at = await repository.mark_lost(session, lost_id)
             if leased_at is not None:
                 await _note_end(session, claim, lost_id, (now() - leased_at).total_seconds(), lost=True)
-        newest = (
-            await session.execute(
-                sa.select(SandboxLease.id, SandboxLease.generation, SandboxLease.state)
-                .where(SandboxLease.task_id == claim.task_id, SandboxLease.purpose == claim.purpose)
-                .order_by(SandboxLease.generation.desc())
-                .limit(1)
-            )
-        ).one_or_none()
+        newest = await repository.newest(session, claim.task_id, claim.purpose)
         generation = 1 if newest is None else newest.generation + 1
         replaced = newest is not None and newest.state == "lost"
-        session.add(
+        await repository.add(
+            session,
             SandboxLease(
                 id=sandbox_id,
                 project_id=claim.project_id,
@@ -142,9 +129,8 @@ class Leases:
                 snapshot=snapshot,
                 node=self._driver.node,
                 leased_at=now(),
-            )
+            ),
         )
-        await session.flush()
         data = {"sandbox_id": sandbox_id, "purpose": claim.purpose, "snapshot": snapshot, "generation": generation}
         if replaced and newest is not None:
             data["lost_sandbox_id"] = newest.id
@@ -162,7 +148,7 @@ class Leases:
     async def release(self, claim: Claim) -> None:
         """End the claim's sandbox, if it has one: noted first, so that a crash in between leaves no lease on a dead one."""
         async with self._database.transaction() as session:
-            lease = await _live(session, claim)
+            lease = await repository.leased(session, claim.task_id, claim.purpose)
             if lease is None:
                 return
             await self._end(session, lease)
@@ -171,11 +157,7 @@ class Leases:
     async def release_all(self, task_id: str) -> None:
         """End every sandbox of the task."""
         async with self._database.transaction() as session:
-            leases = list(
-                await session.scalars(
-                    sa.select(SandboxLease).where(SandboxLease.task_id == task_id, SandboxLease.state == "leased")
-                )
-            )
+            leases = await repository.all_leased(session, task_id)
             for lease in leases:
                 await self._end(session, lease)
         for lease in leases:
@@ -192,7 +174,14 @@ async def _note_end(
     session: AsyncSession, claim: Claim, sandbox_id: str, seconds: float, *, lost: bool = False
 ) -> None:
     """The end of a sandbox, in the ledger and in the log: of a lost one, when that was noticed."""
-    await _charge(session, claim, sandbox_id, seconds)
+    await charge_sandbox(
+        session,
+        sandbox_id,
+        project_id=claim.project_id,
+        task_id=claim.task_id,
+        thread_id=claim.thread_id,
+        seconds=seconds,
+    )
     await append(
         session,
         claim.task_id,
@@ -211,48 +200,5 @@ async def _note_end(
 
 async def leased(session: AsyncSession, claim: Claim) -> str | None:
     """Id of the claim's sandbox, whether it still answers or not."""
-    return await session.scalar(
-        sa.select(SandboxLease.id).where(
-            SandboxLease.task_id == claim.task_id,
-            SandboxLease.purpose == claim.purpose,
-            SandboxLease.state == "leased",
-        )
-    )
-
-
-async def _live(session: AsyncSession, claim: Claim) -> SandboxLease | None:
-    return await session.scalar(
-        sa.select(SandboxLease).where(
-            SandboxLease.task_id == claim.task_id,
-            SandboxLease.purpose == claim.purpose,
-            SandboxLease.state == "leased",
-        )
-    )
-
-
-async def _charge(session: AsyncSession, claim: Claim, sandbox_id: str, seconds: float) -> None:
-    moment = now()
-    session.add(
-        LedgerEntry(
-            id=new_id("ledger_entry"),
-            project_id=claim.project_id,
-            task_id=claim.task_id,
-            thread_id=claim.thread_id,
-            request_id=sandbox_id,
-            step_key=sandbox_id,
-            attempt=1,
-            kind="sandbox",
-            model=None,
-            state="settled",
-            estimated=False,
-            reserved_tokens=0,
-            reserved_cost_usd=Decimal(0),
-            prompt_tokens=0,
-            cached_tokens=0,
-            completion_tokens=0,
-            cost_usd=Decimal(0),
-            seconds=Decimal(str(round(seconds, 3))),
-            created_at=moment,
-            settled_at=moment,
-        )
-    )
+    lease = await repository.leased(session, claim.task_id, claim.purpose)
+    return None if lease is None else lease.id
