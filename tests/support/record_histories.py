@@ -123,6 +123,56 @@ async def over_budget(platform: Platform) -> str:
     return task_id
 
 
+async def rewound(platform: Platform) -> str:
+    """Taken back twice in the middle of the work, the second time to the plan."""
+    task_id = await platform.submit(_slow_lines(), acceptance=["test -s log"])
+    made = await _checkpoints(platform, task_id, 4)
+    for checkpoint in (made[3], made[1]):
+        answer = await platform.client.post(f"/v1/tasks/{task_id}/rewind", json={"checkpoint_id": checkpoint["id"]})
+        answer.raise_for_status()
+        await _applied(platform, task_id, answer.json()["id"])
+        await platform.wait_until_event(task_id, "agent.tool_result", 300)
+    await _ended(platform, task_id, "succeeded")
+    return task_id
+
+
+async def forked(platform: Platform) -> str:
+    """A task that begins in the middle of another's work, which is cancelled."""
+    task_id = await platform.submit(_slow_lines(), acceptance=["test -s log"])
+    made = await _checkpoints(platform, task_id, 4)
+    answer = await platform.client.post(f"/v1/tasks/{task_id}/fork", json={"checkpoint_id": made[-1]["id"]})
+    answer.raise_for_status()
+    fork_id = str(answer.json()["id"])
+    platform.submitted.append(fork_id)
+    await platform.client.post(f"/v1/tasks/{task_id}/cancel")
+    await _ended(platform, fork_id, "succeeded")
+    return fork_id
+
+
+def _slow_lines() -> list[dict[str, Any]]:
+    lines = [{**shell(f"echo {n} >> log"), "delay_ms": 500} for n in range(6)]
+    return [planner(plan()), coder(*lines, work()), reviewer(approve())]
+
+
+async def _checkpoints(platform: Platform, task_id: str, count: int) -> list[dict[str, Any]]:
+    """Once there are so many, the oldest first."""
+    async with asyncio.timeout(300):
+        while True:
+            found: list[dict[str, Any]] = (await platform.get(f"/v1/tasks/{task_id}/checkpoints", limit=100))["data"]
+            if len(found) >= count:
+                return found[::-1]
+            await asyncio.sleep(0.05)
+
+
+async def _applied(platform: Platform, task_id: str, rewind_id: str) -> None:
+    async with asyncio.timeout(300):
+        while not any(
+            one["id"] == rewind_id and one["applied_at"]
+            for one in (await platform.get(f"/v1/tasks/{task_id}/rewinds"))["data"]
+        ):
+            await asyncio.sleep(0.05)
+
+
 SCENARIOS: dict[str, Scenario] = {
     "replanned": replanned,
     "paused": paused,
@@ -131,6 +181,8 @@ SCENARIOS: dict[str, Scenario] = {
     "parallel": parallel,
     "over-budget": over_budget,
     "approved": approved,
+    "rewound": rewound,
+    "forked": forked,
 }
 
 
