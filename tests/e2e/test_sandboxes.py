@@ -125,7 +125,7 @@ def elsewhere() -> Iterator[Path]:
 
 @asynccontextmanager
 async def machine(stack: EmbeddedStack, directory: Path) -> AsyncIterator[asyncio.subprocess.Process]:
-    """Another machine's worker for sandboxes: a process with sandboxes of its own."""
+    """Another machine's worker: a process with sandboxes of its own."""
     root = directory / "sandboxes"
     with (directory / "log").open("wb") as log:
         process = await asyncio.create_subprocess_exec(
@@ -133,8 +133,6 @@ async def machine(stack: EmbeddedStack, directory: Path) -> AsyncIterator[asynci
             "-m",
             "journeyman.platform.cli.main",
             "worker",
-            "--roles",
-            "sandboxes",
             env={**environment_of(stack.settings), "JOURNEYMAN_DATA_DIR": str(directory)},
             stdout=log,
             stderr=log,
