@@ -134,6 +134,11 @@ def observe(window: Window, step: Step, thresholds: Thresholds | None = None) ->
     return after, next((alarm for alarm in alarms if alarm.level == "trip"), alarms[0] if alarms else None)
 
 
+def is_at(window: Window, workspace: str) -> bool:
+    """Whether the last call left the workspace with this digest."""
+    return window.workspace == workspace[:_DIGITS]
+
+
 def spelled(arguments: Mapping[str, Any]) -> str:
     """The digest of a call's arguments without what changes nothing but the spelling: spaces, ``./``, how long to wait."""
     plain = {name: value for name, value in arguments.items() if name != "timeout_s"}

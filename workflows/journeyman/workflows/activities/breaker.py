@@ -29,19 +29,27 @@ class Watched:
 
 
 def watch(step: Step, remembered: Json | None, observed: Sequence[loops.Step], snapshot: str) -> Watched:
-    """Let the circuit breaker see the calls."""
+    """Let the circuit breaker see the calls of one answer. ``snapshot``: the digest of the workspace after the last of them."""
     if not observed:
         return Watched(remembered)
     window = loops.Window.model_validate(remembered or {})
-    workspace = None if profile(step.thread.role).forks_workspace else snapshot
     alarms: list[loops.Alarm] = []
-    for seen in observed:
+    for seen, workspace in zip(observed, _workspaces(step, window, snapshot, len(observed)), strict=True):
         window, alarm = loops.observe(window, seen.model_copy(update={"workspace": workspace}))
         if alarm is not None:
             alarms.append(alarm)
             if alarm.level == "trip":
                 return Watched(None, alarms)
     return Watched(window.model_dump(mode="json"), alarms)
+
+
+def _workspaces(step: Step, window: loops.Window, snapshot: str, calls: int) -> list[str | None]:
+    """What the workspace was after each call. An answer that changed it did so in each of its calls, for all that is known."""
+    if profile(step.thread.role).forks_workspace:
+        return [None] * calls
+    if loops.is_at(window, snapshot):
+        return [snapshot] * calls
+    return [*(f"{number}:{snapshot}" for number in range(calls - 1)), snapshot]
 
 
 async def tell(session: AsyncSession, step: Step, alarms: Sequence[loops.Alarm]) -> None:
