@@ -1,5 +1,7 @@
 import asyncio
 import json
+import subprocess
+import sys
 from datetime import UTC, datetime, timedelta
 from email.utils import format_datetime
 
@@ -291,3 +293,18 @@ def test_proxies_of_engines(monkeypatch):
     assert proxy_of("http://10.0.0.1/v1") == "http://proxy:2"
     for url in ("http://127.0.0.1:8000/v1", "http://localhost/v1", "http://[::1]/v1", "http://vllm.internal/v1"):
         assert proxy_of(url) is None
+
+
+async def test_a_chunk_too_deep_to_be_read_is_no_answer(client, engine, model_request):
+    async def handler(request):
+        return await engine.stream(request, b"[" * 100_000 + b"]" * 100_000, b"[DONE]")
+
+    engine.handler = handler
+    with pytest.raises(ModelUnavailable) as caught:
+        await client.complete(model_request())
+    assert caught.value.code == "model_stream_malformed"
+
+
+def test_what_the_sdk_looks_for_among_the_loaded_modules_is_loaded_whole_with_it():
+    code = "import sys, journeyman.platform.inference.client; sys.modules['httpx'].TimeoutException"
+    subprocess.run([sys.executable, "-c", code], check=True)
