@@ -42,6 +42,18 @@ def test_what_is_no_address(home: Path) -> None:
         find_server("localhost:80", "k")
 
 
+@pytest.mark.parametrize("url", ["http://[::bad", "http://host:port", "http://host:99999999"])
+def test_what_only_begins_like_an_address(home: Path, url: str) -> None:
+    with pytest.raises(CommandError, match=r"\(from --url\) is none"):
+        find_server(url, "k")
+
+
+@pytest.mark.parametrize("key", ["jm_é", "jm_a\njm_b", "jm_…"])
+def test_what_is_no_key(home: Path, key: str) -> None:
+    with pytest.raises(CommandError, match="API key contains characters"):
+        find_server("http://host", key)
+
+
 def test_the_data_directory_is_the_settings_own(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert data_dir() == Settings().data_dir == home
     monkeypatch.delenv("JOURNEYMAN_DATA_DIR")

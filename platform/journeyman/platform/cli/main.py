@@ -3,6 +3,7 @@
 Signatures only: each command imports what it needs when it runs, so that ``--help`` is quick.
 """
 
+import errno
 import io
 import os
 import sys
@@ -186,6 +187,9 @@ def _options(
 
 def main() -> None:
     """Entry point of the console script."""
+    # Closed by whoever called (`>&-`): what is written goes nowhere.
+    sys.stdout = sys.stdout or Path(os.devnull).open("w")  # noqa: SIM115  it stays open
+    sys.stderr = sys.stderr or Path(os.devnull).open("w")  # noqa: SIM115  it stays open
     for stream in (sys.stdout, sys.stderr):
         # A terminal without UTF-8 shows what it can instead of breaking the command.
         if isinstance(stream, io.TextIOWrapper):
@@ -198,11 +202,25 @@ def main() -> None:
     except JourneymanError as error:
         print(error.message, file=sys.stderr)
         sys.exit(int(Exit.PLATFORM if error.status >= 500 else Exit.USAGE))
+    except OSError as error:
+        if error.errno != errno.ENOSPC:
+            raise
+        _complain_of_full_disk()
     finally:
         try:
             sys.stdout.flush()
         except BrokenPipeError:
             _hush()
+        except OSError as error:
+            if error.errno != errno.ENOSPC:
+                raise
+            _complain_of_full_disk()
+
+
+def _complain_of_full_disk() -> None:
+    _hush()
+    print("There is no space left where this command writes; what it said is not complete.", file=sys.stderr)
+    sys.exit(int(Exit.PLATFORM))
 
 
 if __name__ == "__main__":

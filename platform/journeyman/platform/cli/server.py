@@ -5,6 +5,7 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 from journeyman.platform.cli.exits import CommandError, Exit
 
@@ -62,11 +63,19 @@ def find_server(url: str | None = None, api_key: str | None = None) -> Server:
         raise CommandError(
             f"The server's address must begin with http:// or https://, not {found_url!r} (from {source})."
         )
+    try:
+        _ = urlsplit(found_url).port
+    except ValueError as error:
+        raise CommandError(f"The server's address {found_url!r} (from {source}) is none: {error}.") from error
     key = api_key or os.environ.get("JOURNEYMAN_API_KEY") or _key_of(directory, local=local)
     if not key:
         raise CommandError(
             f"No API key for {found_url}. Give one with --api-key or JOURNEYMAN_API_KEY"
             + (f"; {directory / KEY_FILE} does not exist or cannot be read." if local else ".")
+        )
+    if not (key.isascii() and key.isprintable()):
+        raise CommandError(
+            "The API key contains characters that no key has; it may have been copied with more than itself."
         )
     return Server(found_url.rstrip("/"), key, source)
 
