@@ -11,6 +11,7 @@ from botocore.exceptions import BotoCoreError, ClientError
 
 from journeyman.platform.kit.errors import Unavailable
 from journeyman.platform.kit.object_store import ObjectNotFound
+from journeyman.platform.kit.s3_clock import follow_the_servers_clock
 from journeyman.platform.kit.settings import Settings
 
 if TYPE_CHECKING:
@@ -48,6 +49,7 @@ class S3ObjectStore:
                 response_checksum_validation="when_required",
             ),
         )
+        follow_the_servers_clock(client)
         return cls(client, settings.s3_bucket)
 
     async def put(self, key: str, data: bytes) -> None:
