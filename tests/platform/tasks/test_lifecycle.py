@@ -10,6 +10,7 @@ from journeyman.platform.kit.database import Database
 from journeyman.platform.kit.errors import Conflict
 from journeyman.platform.tasks import lifecycle
 from journeyman.platform.tasks.contract import TERMINAL, TRANSITIONS, TaskState
+from support.api import Caller
 from support.rows import make_task
 
 
@@ -59,6 +60,21 @@ async def test_pause_and_resume_are_written_once(database: Database) -> None:
         assert await lifecycle.resume(session, task_id)
         assert not await lifecycle.resume(session, task_id)
     assert await types_of(database, task_id) == ["task.paused", "task.resumed"]
+
+
+@pytest.mark.parametrize("reason", ["budget", "model_unavailable", "circuit_breaker", "context_exhausted"])
+async def test_a_persons_pause_outranks_every_other(caller: Caller, database: Database, reason: str) -> None:
+    task_id = await make_task(database, caller.project_id, state="running")
+    async with database.transaction() as session:
+        assert await lifecycle.pause(session, task_id, reason, {"level": "task"})
+    paused = await caller.post(f"/v1/tasks/{task_id}/pause")
+    assert paused.json()["paused_reason"] == "user"
+    async with database.transaction() as session:
+        assert not await lifecycle.pause(session, task_id, reason)
+        assert not await lifecycle.resume(session, task_id, only_reason=reason)
+    raised = await caller.patch(f"/v1/tasks/{task_id}/budget", json={"max_tokens": 10_000_000})
+    assert raised.json()["paused_reason"] == "user"
+    assert (await caller.post(f"/v1/tasks/{task_id}/resume")).json()["paused_reason"] is None
 
 
 async def test_the_same_step_writes_its_event_once(database: Database) -> None:

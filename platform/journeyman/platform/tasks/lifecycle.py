@@ -108,9 +108,12 @@ async def transition(
 
 
 async def pause(session: AsyncSession, task_id: str, reason: str, data: dict[str, Any] | None = None) -> bool:
-    """Note beside the state that the task waits, and why. Returns whether that was news."""
+    """Note beside the state that the task waits, and why. Returns whether that was news.
+
+    A person's pause outranks every other: what else is in the way shows again once the person lets the task go on.
+    """
     task = await lock_task(session, task_id)
-    if TaskState(task.state) in TERMINAL or task.paused_reason == reason:
+    if TaskState(task.state) in TERMINAL or task.paused_reason in {reason, "user"}:
         return False
     task.paused_reason = reason
     task.paused_detail = data or None

@@ -167,11 +167,13 @@ async def cancel(session: AsyncSession, project_id: str, task_id: str) -> Task:
 
 
 async def pause(session: AsyncSession, project_id: str, task_id: str) -> Task:
-    """Have the task stop before its next step; once more changes nothing. Raises :class:`Conflict` for one that has ended."""
+    """Have the task stop before its next step; once more changes nothing. Raises :class:`Conflict` for one that has ended.
+
+    One that waits for something else, such as the model, does not go on by itself then.
+    """
     task = await lock(session, project_id, task_id)
     refuse_ended(task, "it cannot be paused")
-    if task.paused_reason is None:
-        await lifecycle.pause(session, task_id, "user")
+    if await lifecycle.pause(session, task_id, "user"):
         await outbox.enqueue_signal(session, project_id, task_id, SIGNAL_PAUSE, "user")
     return await _refreshed(session, task)
 
