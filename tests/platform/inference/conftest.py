@@ -7,11 +7,17 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Any
 
+import aiohttp
 import pytest
 import uvicorn
 from aiohttp import web
 
+from journeyman.platform.inference.client import OpenAIModelEngine
+from journeyman.platform.inference.gateway.app import create_gateway
 from journeyman.platform.inference.port import CallIdentity, ModelRequest
+from journeyman.platform.kit.settings import Settings
+from support.gateway import INTERNAL, MODEL_KEY
+from support.rows import make_project, make_task
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
@@ -185,3 +191,49 @@ def unused_port() -> int:
         probe.bind(("127.0.0.1", 0))
         port: int = probe.getsockname()[1]
         return port
+
+
+@pytest.fixture
+def gateway_settings(engine, tmp_path):
+    prices = tmp_path / "prices.json"
+    prices.write_text(
+        json.dumps({"models": [{"match": "engine-*", "input": 1000, "cached_input": 100, "output": 2000}]})
+    )
+    return Settings(
+        internal_secret=INTERNAL,
+        model_base_url=engine.base_url,
+        model_api_key=MODEL_KEY,
+        model_standard="engine-large",
+        model_fast="engine-small",
+        model_prices=prices,
+        model_timeout_s=5,
+        embedding_base_url=engine.base_url,
+    )
+
+
+@pytest.fixture
+async def gateway(gateway_settings, database, serve_app):
+    return await serve_app(create_gateway(gateway_settings, database))
+
+
+@pytest.fixture
+async def project(database):
+    return await make_project(database)
+
+
+@pytest.fixture
+async def task(database, project):
+    return await make_task(database, project)
+
+
+@pytest.fixture
+async def client(gateway):
+    client = OpenAIModelEngine(f"{gateway}/v1", INTERNAL)
+    yield client
+    await client.close()
+
+
+@pytest.fixture
+async def http():
+    async with aiohttp.ClientSession() as session:
+        yield session

@@ -8,6 +8,9 @@ from datetime import UTC
 from email.utils import parsedate_to_datetime
 from typing import Any, Final
 
+# For the SDK, which asks it for its errors at the end of each stream as soon as it is among the loaded modules: while another
+# thread is only half way through importing it (for qdrant-client), answers would be lost to that.
+import httpx  # noqa: F401
 import openai
 
 from journeyman.platform.inference.assembly import StreamAssembler
@@ -20,8 +23,6 @@ from journeyman.platform.kit.logging import get_logger
 from journeyman.platform.kit.settings import Settings
 from journeyman.platform.kit.telemetry import inject, model_span
 
-# httpx is imported for the SDK, which asks it for its errors at the end of each stream as soon as it is among the loaded
-# modules: while another thread is only half way through importing it (for qdrant-client), answers would be lost to that.
 _RETRYABLE_STATUS: Final = frozenset({408, 409, 425, 429})
 _CONNECT_TIMEOUT_S: Final = 5.0
 _CANCEL_TIMEOUT_S: Final = 2.0
