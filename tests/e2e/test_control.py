@@ -29,6 +29,7 @@ async def test_a_paused_task_can_be_cancelled(platform: Platform) -> None:
     await platform.wait_until_still(task_id)
     await platform.client.post(f"/v1/tasks/{task_id}/cancel")
     assert (await platform.end(task_id)).task["state"] == "cancelled"
+    assert [each["state"] for each in (await platform.get(f"/v1/tasks/{task_id}/plan"))["subtasks"]] == ["stopped"]
     for action in ("pause", "resume"):
         response = await platform.client.post(f"/v1/tasks/{task_id}/{action}")
         assert response.status_code == 409

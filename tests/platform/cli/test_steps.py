@@ -27,6 +27,13 @@ def test_a_task_from_its_events() -> None:
     assert {line.role for line in lines} == {"platform", "coder"}
 
 
+def test_what_runs_when_the_task_ends_is_stopped() -> None:
+    begun = [each for each in course() if each["type"] in {"plan.proposed", "subtask.started"}]
+    view, _ = fold([*begun, event(50, "task.cancelled", {"state": "cancelled"})])
+    assert view.state == "cancelled"
+    assert view.subtasks["s1"].state == "stopped"
+
+
 @pytest.mark.parametrize("kind", list(EventType))
 def test_every_type_can_be_told_whatever_it_holds(kind: EventType) -> None:
     for data in (

@@ -12,6 +12,7 @@ from temporalio.service import RPCError
 
 from journeyman.platform.embedded.errors import DataDirectoryUnusable
 from journeyman.platform.embedded.postgres import Postgres
+from journeyman.platform.kit.errors import Unavailable
 from journeyman.platform.kit.s3 import S3ObjectStore
 from support.stack import SessionStack, kill_and_wait, part_of
 
@@ -61,9 +62,19 @@ async def test_objects_keep_what_was_put(session_stack: SessionStack) -> None:
     await kill_and_wait(stack, "objects")
     assert await store.list_keys(prefix) == sorted([*list(small)[1:], f"{prefix}/large"])
     for key, data in list(small.items())[1:]:
-        assert await store.get(key) == data
-    assert await store.get(f"{prefix}/large") == large
+        assert await read(store, key) == data
+    assert await read(store, f"{prefix}/large") == large
     await store.put(f"{prefix}/after", b"still writable")
+
+
+async def read(store: S3ObjectStore, key: str) -> bytes:
+    """What every caller does: one that has just started may say that it is not there yet, never that the object is gone."""
+    async with asyncio.timeout(30):
+        while True:
+            try:
+                return await store.get(key)
+            except Unavailable:
+                await asyncio.sleep(0.1)
 
 
 async def test_objects_want_the_key(session_stack: SessionStack) -> None:

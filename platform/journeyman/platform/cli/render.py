@@ -36,6 +36,7 @@ STATES: Final[dict[str, tuple[str, str]]] = {
     "failed": ("✗", "red"),
     "errored": ("!", "red"),
     "cancelled": ("⊘", "yellow"),
+    "stopped": ("⊘", "yellow"),
 }
 MARKS: Final = {"ok": ("✓", "green"), "bad": ("✗", "red"), "warn": ("!", "yellow"), "": (" ", "")}
 

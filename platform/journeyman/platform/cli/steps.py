@@ -87,6 +87,9 @@ def _ended(view: TaskView, event: Json, data: Json) -> _Said:
     view.paused = None
     view.waiting.clear()
     view.running.clear()
+    for subtask in view.subtasks.values():
+        if subtask.state == "running":
+            subtask.state = "stopped"
     if view.state == "succeeded":
         how = "every acceptance command passed" if view.verified else "not verified: there was no acceptance command"
         return _Said(f"task succeeded ({how})", "ok" if view.verified else "warn")

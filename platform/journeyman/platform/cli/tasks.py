@@ -273,6 +273,12 @@ def diff(target: Target, task_id: str, *, from_: str | None, to: str | None, as_
             print_json(found)
             return Exit.OK
         print_diff(found)
+        if not str(found["patch"]).strip() and from_ is None and to is None:
+            print(
+                "What a subtask does is in the task's workspace once it is approved. Before that, look at its checkpoints: "
+                f"{command()} checkpoints {task_id}, then {command()} diff {task_id} --to CHECKPOINT",
+                file=sys.stderr,
+            )
     return Exit.OK
 
 

@@ -23,7 +23,7 @@ async def read_plan(
 ) -> PlanView:
     """The plan with the state of each subtask. 404 with code `no_plan_yet` until the Planner has submitted one."""
     found = await service.read(session, principal.project_id, task_id, revision)
-    return PlanView.of(found.plan, found.progress, found.revisions)
+    return PlanView.of(found)
 
 
 @router.put("/{task_id}/plan")
@@ -31,7 +31,7 @@ async def edit_plan(task_id: str, wanted: PlanInput, principal: PrincipalDep, se
     """Put another plan in the place of the one that waits for approval: a new revision, which then waits for it."""
     revision = await approvals.edit(session, principal.project_id, task_id, wanted, by=principal.key_id)
     found = await service.read(session, principal.project_id, task_id, revision)
-    return PlanView.of(found.plan, found.progress, found.revisions)
+    return PlanView.of(found)
 
 
 @router.post("/{task_id}/plan/approve")

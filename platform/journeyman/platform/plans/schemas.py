@@ -7,7 +7,7 @@ from typing import Annotated, Final
 from pydantic import AfterValidator, BaseModel, Field
 
 from journeyman.platform.api.fields import Input, PlainText, not_blank
-from journeyman.platform.plans.models import Plan, Subtask
+from journeyman.platform.plans.service import FoundPlan
 
 MAX_SUBTASKS: Final = 30
 MAX_COMMANDS: Final = 20
@@ -54,7 +54,7 @@ class SubtaskView(BaseModel):
     depends_on: list[str]
     acceptance: list[str]
     state: str
-    """``pending``, ``running``, ``completed`` or ``failed``; ``superseded`` of a plan that a rewind went back to before."""
+    """``pending``, ``running``, ``completed`` or ``failed``; ``stopped`` when the task ended under it; ``superseded`` of a plan that a rewind went back to before."""
     rounds: int
     """Reviews so far."""
     summary: str | None
@@ -85,10 +85,12 @@ class PlanView(BaseModel):
     revisions: list[RevisionView]
 
     @classmethod
-    def of(cls, plan: Plan, progress: dict[str, Subtask], revisions: list[Plan]) -> "PlanView":
+    def of(cls, found: FoundPlan) -> "PlanView":
+        plan = found.plan
         subtasks = []
         for planned in plan.subtasks:
-            row = progress.get(planned["id"])
+            row = found.progress.get(planned["id"])
+            state = row.state if row else "pending"
             subtasks.append(
                 SubtaskView(
                     id=planned["id"],
@@ -96,7 +98,7 @@ class PlanView(BaseModel):
                     instructions=planned["instructions"],
                     depends_on=planned.get("depends_on") or [],
                     acceptance=planned.get("acceptance") or [],
-                    state=row.state if row else "pending",
+                    state="stopped" if found.ended and state == "running" else state,
                     rounds=row.rounds if row else 0,
                     summary=row.summary if row else None,
                     base_snapshot=row.base_snapshot if row else None,
@@ -114,6 +116,6 @@ class PlanView(BaseModel):
             created_at=plan.created_at,
             revisions=[
                 RevisionView(revision=each.revision, reason=each.reason, author=each.author, created_at=each.created_at)
-                for each in revisions
+                for each in found.revisions
             ],
         )

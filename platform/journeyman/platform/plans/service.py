@@ -8,13 +8,17 @@ from journeyman.platform.kit.errors import NotFound
 from journeyman.platform.plans import queries
 from journeyman.platform.plans.models import Plan, Subtask
 from journeyman.platform.tasks import service as tasks
+from journeyman.platform.tasks.contract import TERMINAL, TaskState
 
 
 @dataclass(frozen=True, slots=True)
 class FoundPlan:
+    """``ended``: the task has, and nobody works on a subtask any more."""
+
     plan: Plan
     progress: dict[str, Subtask]
     revisions: list[Plan]
+    ended: bool
 
 
 async def read(session: AsyncSession, project_id: str, task_id: str, revision: int | None) -> FoundPlan:
@@ -31,4 +35,6 @@ async def read(session: AsyncSession, project_id: str, task_id: str, revision: i
     if plan is None:
         known = ", ".join(str(each.revision) for each in revisions)
         raise NotFound(f"The plan has these revisions: {known}; there is no {revision}.")
-    return FoundPlan(plan, await queries.progress(session, task_id, plan.revision), revisions)
+    return FoundPlan(
+        plan, await queries.progress(session, task_id, plan.revision), revisions, TaskState(task.state) in TERMINAL
+    )

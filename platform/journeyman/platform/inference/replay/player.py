@@ -11,7 +11,7 @@ from typing import Any, Final
 from journeyman.platform.inference.replay.catalog import ReplayCatalog
 from journeyman.platform.inference.replay.conversation import Conversation, estimated_usage
 from journeyman.platform.inference.replay.script import Fault, Script, ScriptThread, Turn
-from journeyman.platform.kit.errors import InvalidInput, JourneymanError, NotFound
+from journeyman.platform.kit.errors import InvalidInput, JourneymanError, NotFound, Unavailable
 
 MODEL_NAME: Final = "replay"
 _PIECE: Final = 24
@@ -26,6 +26,12 @@ _HOW_TO_GO_ON: Final = (
 
 class UnknownTask(NotFound):
     code = "replay_unknown_task"
+
+
+class NoScript(Unavailable):
+    """No script is about this task: it was begun with a model, which this start does not know. It waits for one that does."""
+
+    code = "replay_no_script"
 
 
 class ScriptMismatch(InvalidInput):
@@ -105,7 +111,7 @@ class ReplayPlayer:
     def answer(self, request: Mapping[str, Any], raw: bytes = b"") -> Answer:
         """The answer for the body of a chat completion request; ``raw`` is what is kept of it when the script says so.
 
-        Raises :class:`UnknownTask` for conversations that no script covers, :class:`ScriptMismatch` when the
+        Raises :class:`NoScript` for tasks and :class:`UnknownTask` for conversations that no script covers, :class:`ScriptMismatch` when the
         conversation is not where the script says it must be, and ``InvalidInput`` for other bodies.
         """
         messages = request.get("messages")
@@ -136,7 +142,7 @@ class ReplayPlayer:
         script = self._catalog.script_for(conversation.instruction)
         if script is None:
             problems = " ".join(self._catalog.problems)
-            raise UnknownTask(f"No script plays this task. {_HOW_TO_GO_ON} {problems}".rstrip())
+            raise NoScript(f"No script plays this task. {_HOW_TO_GO_ON} {problems}".rstrip())
         found = conversation.thread_in(script)
         if found is None:
             raise UnknownTask(f"Script {script.name!r} has no thread for {_name_of(conversation)}. {_HOW_TO_GO_ON}")
@@ -151,8 +157,9 @@ class ReplayPlayer:
 
 def error_body(error: JourneymanError) -> dict[str, Any]:
     """In the form of the OpenAI API."""
-    kind = "invalid_request_error"
-    return {"error": {"message": error.message, "type": kind, "param": None, "code": error.code, "retryable": False}}
+    kind = "server_error" if error.retryable else "invalid_request_error"
+    body = {"message": error.message, "type": kind, "param": None, "code": error.code, "retryable": error.retryable}
+    return {"error": body}
 
 
 def _check_expectation(turn: Turn, conversation: Conversation, where: str) -> None:
