@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Callable
 from datetime import timedelta
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 import sqlalchemy as sa
@@ -51,6 +51,27 @@ def delivered(database: Database, task_id: str) -> Callable[[], Any]:
         return bool(found) and all(entry.delivered_at is not None for entry in found)
 
     return check
+
+
+async def test_a_cancellation_that_meets_a_wake_up_is_not_lost(database: Database, temporal: Client) -> None:
+    dispatcher = OutboxDispatcher(database, temporal)
+    waiting = asyncio.Event()
+
+    class Wake(asyncio.Event):
+        async def wait(self) -> Literal[True]:
+            waiting.set()
+            return await super().wait()
+
+    dispatcher._wake = Wake()
+    running_ = asyncio.create_task(dispatcher.run())
+    async with asyncio.timeout(20):
+        await waiting.wait()
+    dispatcher.notified(None)
+    running_.cancel()
+    done, _ = await asyncio.wait({running_}, timeout=5)
+    running_.cancel()
+    assert done
+    assert running_.cancelled()
 
 
 async def exists(temporal: Client, task_id: str) -> bool:

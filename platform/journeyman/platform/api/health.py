@@ -80,7 +80,8 @@ async def metrics(resources: ResourcesDep) -> Response:
 
 async def _check(ask: Callable[[], Awaitable[Any]]) -> Check:
     try:
-        await asyncio.wait_for(ask(), CHECK_TIMEOUT_S)
+        async with asyncio.timeout(CHECK_TIMEOUT_S):
+            await ask()
     except Exception as error:  # noqa: BLE001  whatever it is, it is the answer
         # The kind alone: messages of drivers contain addresses and user names, and anybody may ask.
         return Check(ok=False, detail=type(error).__name__)

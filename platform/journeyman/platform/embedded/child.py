@@ -66,7 +66,8 @@ class Child:
             self._show(Status.RESTARTING, pid=None)
             pause = min(_LONGEST_PAUSE_S, 0.1 * 2 ** (ends - 1))
             with suppress(TimeoutError):
-                await asyncio.wait_for(self._stopping.wait(), pause)
+                async with asyncio.timeout(pause):
+                    await self._stopping.wait()
         if self.part.status is not Status.FAILED:
             self._show(Status.STOPPED, pid=None)
 
@@ -142,7 +143,8 @@ class Child:
         pause = _FIRST_PROBE_S
         while not waiter.done() and not self._stopping.is_set():
             try:
-                await asyncio.wait_for(self.spec.ready(pid), _PROBE_TIMEOUT_S)
+                async with asyncio.timeout(_PROBE_TIMEOUT_S):
+                    await self.spec.ready(pid)
             except Exception as error:  # noqa: BLE001  not ready yet, for whatever reason
                 reason = str(error) or type(error).__name__
             else:
@@ -176,7 +178,8 @@ class Child:
             with suppress(ProcessLookupError):
                 process.send_signal(self.spec.stop_signal)
             try:
-                await asyncio.wait_for(process.wait(), self.spec.stop_timeout_s)
+                async with asyncio.timeout(self.spec.stop_timeout_s):
+                    await process.wait()
             except TimeoutError:
                 self.part.detail = f"it did not stop within {self.spec.stop_timeout_s:.0f} s and was killed"
         # The group may outlive its leader: nothing of it stays.

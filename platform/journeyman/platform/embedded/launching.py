@@ -70,7 +70,8 @@ async def run_to_end(
         start_new_session=True,
     )
     try:
-        output, _ = await asyncio.wait_for(process.communicate(), timeout_s)
+        async with asyncio.timeout(timeout_s):
+            output, _ = await process.communicate()
     finally:
         if process.returncode is None:
             with suppress(ProcessLookupError):

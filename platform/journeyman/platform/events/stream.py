@@ -218,7 +218,8 @@ class EventFeed:
             if thorough:
                 recheck_at = time.monotonic() + RECHECK_S
             with suppress(TimeoutError):
-                await asyncio.wait_for(self._wake.wait(), max(0.01, recheck_at - time.monotonic()))
+                async with asyncio.timeout(max(0.01, recheck_at - time.monotonic())):
+                    await self._wake.wait()
 
     async def _advance(self, task_ids: list[str], *, thorough: bool) -> None:
         tails = {task_id: tail for task_id in task_ids if (tail := self._tails.get(task_id)) and not tail.closed}

@@ -77,7 +77,8 @@ class Notifications:
                 hear(None)
         while not lost.is_set():
             with suppress(TimeoutError):
-                await asyncio.wait_for(lost.wait(), PING_EVERY)
+                async with asyncio.timeout(PING_EVERY):
+                    await lost.wait()
                 break
             # A peer that vanished without a word (power, network) shows only when it is asked.
             await connection.fetchval("SELECT 1", timeout=PING_TIMEOUT)

@@ -89,7 +89,8 @@ class MemoryIndex:
                     _log.error("memory.sweep_failed", exc_info=error)
             if found < BATCH:
                 with suppress(TimeoutError):
-                    await asyncio.wait_for(self._wake.wait(), POLL_EVERY)
+                    async with asyncio.timeout(POLL_EVERY):
+                        await self._wake.wait()
 
     async def _look(self) -> None:
         """Whether the index answers although nobody needs it, so that its loss shows before it is felt."""

@@ -73,7 +73,8 @@ class OutboxDispatcher:
                 found = 0
             if found < BATCH:
                 with suppress(TimeoutError):
-                    await asyncio.wait_for(self._wake.wait(), POLL_EVERY)
+                    async with asyncio.timeout(POLL_EVERY):
+                        await self._wake.wait()
 
     async def deliver_due(self) -> int:
         """Try each row that is due once, all at the same time. Returns how many were tried."""
