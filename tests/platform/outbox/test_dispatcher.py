@@ -82,13 +82,19 @@ async def exists(temporal: Client, task_id: str) -> bool:
     return True
 
 
-async def signals(temporal: Client, task_id: str) -> list[str]:
-    history = await temporal.get_workflow_handle(task_id).fetch_history()
-    return [
-        event.workflow_execution_signaled_event_attributes.signal_name
-        for event in history.events
-        if event.event_type == EventType.EVENT_TYPE_WORKFLOW_EXECUTION_SIGNALED
-    ]
+async def signals(temporal: Client, task_id: str, count: int = 1) -> list[str]:
+    """The signals in the workflow's history, once there are so many: what comes while a worker has its task is in there later."""
+    async with asyncio.timeout(20):
+        while True:
+            history = await temporal.get_workflow_handle(task_id).fetch_history()
+            found = [
+                event.workflow_execution_signaled_event_attributes.signal_name
+                for event in history.events
+                if event.event_type == EventType.EVENT_TYPE_WORKFLOW_EXECUTION_SIGNALED
+            ]
+            if len(found) >= count:
+                return found
+            await asyncio.sleep(0.05)
 
 
 async def enqueue(database: Database, project_id: str, task_id: str, *kinds: str) -> None:
@@ -213,7 +219,7 @@ async def test_rows_of_one_task_go_in_order(
         await enqueue(apart_database, project_id, task_id, "start", "cancel", "cancel")
     assert [await quiet.deliver_due() for _ in range(4)] == [3, 3, 3, 0]
     for task_id in task_ids:
-        assert await signals(temporal, task_id) == [SIGNAL_CANCEL] * 2
+        assert await signals(temporal, task_id, 2) == [SIGNAL_CANCEL] * 2
 
 
 async def test_a_failed_row_holds_back_the_rows_behind_it_and_no_others(
