@@ -26,7 +26,10 @@ Event = dict[str, Any]
 
 _IDS: Final = re.compile(r"\b([a-z]{2,8})_[0-9a-f]{32}\b")
 _OUTPUT: Final = re.compile(r"\bout_\d+_(\d+)\b")
-_REPLACED: Final = f"{sandbox_replaced_note()['content']}\n\n"
+_NOTE: Final = str(sandbox_replaced_note()["content"])
+_LISTED: Final = str(sandbox_replaced_note([""])["content"]).removeprefix(_NOTE).removesuffix("\n- ")
+_REPLACED: Final = re.compile(re.escape(_NOTE) + f"(?:{re.escape(_LISTED)}(?:\\n- [^\\n]*)+)?\\n\\n")
+"""What a result begins with after a loss, with or without the background commands that went with the sandbox."""
 _DEGRADED_MEMORY: Final = "; it can be recalled once the memory index answers again."
 
 _CUT: Final = "\n[… "
@@ -265,8 +268,8 @@ class _Projector:
 
     def _result(self, thread: _Thread, step: _Step, data: dict[str, Any]) -> dict[str, Any]:
         text: str = data["text"]
-        if text.startswith(_REPLACED):
-            text = text.removeprefix(_REPLACED)
+        if told := _REPLACED.match(text):
+            text = text[told.end() :]
             self._recovery["told of a replaced sandbox"] += 1
             self._disturb(thread, step.shown + 1)
         if data.get("error") == "sandbox_lost" or LOST_WHILE_RUNNING in text:

@@ -76,7 +76,7 @@ def row(step: int, purpose: str = "answer", **more: Any) -> LedgerRow:
 
 
 def test_recovery_does_not_show() -> None:
-    note = sandbox_replaced_note()["content"]
+    note = sandbox_replaced_note(["sleep 9 &", "make"])["content"]
     stormy = numbered(
         event("task.created", {"title": "t"}),
         started(0),

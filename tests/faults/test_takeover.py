@@ -102,6 +102,9 @@ async def test_killed_between_a_side_effect_and_its_completion(
         kill(victim)
     await check_verified(full_stack, outcome := await platform.end(task_id, 120))
     assert [result["ok"] for result in outcome.results(tool)] == [True] * (3 if tool == "shell" else 1)
+    if tool == "edit_file":
+        # As the attempt that died would have said it.
+        assert outcome.results(tool)[0]["text"] == "Edited f in 1 place."
     await back(full_stack, worker.name, victim or 0)
 
 

@@ -195,9 +195,10 @@ class ToolRunner:
             return ToolResult(f"Error: {given.path} is too large to edit; nothing was changed. Use shell.", ok=False)
         old, new = given.old.encode(), given.new.encode()
         count = content.count(old)
-        if self._effects.earlier == digest_of(content):
+        written, _, edits = (self._effects.earlier or "").partition(" ")
+        if written == digest_of(content):
             # An attempt that died before its result was stored has written this already.
-            return ToolResult(f"Edited {given.path}.")
+            return _edited(given.path, int(edits))
         if count == 0:
             return ToolResult(
                 f"Error: `old` does not occur in {given.path}; nothing was changed. Read the file again and copy the "
@@ -213,10 +214,9 @@ class ToolRunner:
                 ok=False,
             )
         changed = content.replace(old, new)
-        await self._effects.note(digest_of(changed))
+        await self._effects.note(f"{digest_of(changed)} {count}")
         await self._sandbox.write_file(path, changed)
-        places = "1 place" if count == 1 else f"{count} places"
-        return ToolResult(f"Edited {given.path} in {places}.", {"occurrences": count})
+        return _edited(given.path, count)
 
     async def _search(self, given: arguments.Search) -> ToolResult:
         hits = await self._sandbox.search(given.pattern, absolute(given.path or WORKSPACE), given.glob)
@@ -296,3 +296,8 @@ def _limits(result: ExecResult) -> tuple[str, ...]:
         "disk": result.disk_full,
     }
     return tuple(limit for limit, hit in found.items() if hit)
+
+
+def _edited(path: str, count: int) -> ToolResult:
+    places = "1 place" if count == 1 else f"{count} places"
+    return ToolResult(f"Edited {path} in {places}.", {"occurrences": count})
