@@ -17,19 +17,9 @@ from journeyman.platform.kit.database import Database, create_engine
 from journeyman.platform.kit.errors import BudgetExhausted
 from journeyman.platform.tasks.models import Task
 from journeyman.platform.tenancy.models import Project
-from support.rows import make_project, make_task
+from support.rows import make_task
 
 PRICES = PriceTable([Price(match="m", input=Decimal(1), output=Decimal(2))])
-
-
-@pytest.fixture
-async def project(database):
-    return await make_project(database)
-
-
-@pytest.fixture
-async def task(database, project):
-    return await make_task(database, project)
 
 
 @pytest.fixture

@@ -147,13 +147,23 @@ async def test_without_the_ledger_no_call_passes(gateway_settings, serve_app, en
     await database.close()
 
 
-async def test_a_call_that_ends_while_the_database_is_away_is_settled_later(
-    gateway_settings, database, postgres_url, serve_app, engine, project, model_request
-):
+@pytest.fixture
+async def cut_off(gateway_settings, postgres_url, serve_app):
+    """A client of a gateway, and the cable from that gateway to its database."""
     cable = Cable(postgres_url)
     port = await cable.serve()
     own = Database(create_engine(postgres_url.replace(f":{urlsplit(postgres_url).port}/", f":{port}/")))
     client = OpenAIModelEngine(f"{await serve_app(create_gateway(gateway_settings, own))}/v1", INTERNAL)
+    yield client, cable
+    await client.close()
+    await own.close()
+    await cable.close()
+
+
+async def test_a_call_that_ends_while_the_database_is_away_is_settled_later(
+    cut_off, engine, database, project, model_request
+):
+    client, cable = cut_off
 
     async def handler(request):
         cable.cut()
@@ -172,18 +182,12 @@ async def test_a_call_that_ends_while_the_database_is_away_is_settled_later(
     cable.cut()
     cable.is_cut = False
     await client.complete(model_request(identity=CallIdentity(project, "t")))
-    await client.close()
-    await own.close()
-    await cable.close()
 
 
 async def test_an_answer_that_the_database_missed_is_not_bought_again(
-    gateway_settings, database, postgres_url, serve_app, engine, project, model_request
+    cut_off, engine, database, project, model_request
 ):
-    cable = Cable(postgres_url)
-    port = await cable.serve()
-    own = Database(create_engine(postgres_url.replace(f":{urlsplit(postgres_url).port}/", f":{port}/")))
-    client = OpenAIModelEngine(f"{await serve_app(create_gateway(gateway_settings, own))}/v1", INTERNAL)
+    client, cable = cut_off
 
     async def handler(request):
         cable.cut()
@@ -198,9 +202,6 @@ async def test_an_answer_that_the_database_missed_is_not_bought_again(
     assert (await again).text == "Hello"
     assert len(engine.requests) == 1
     assert [(e.attempt, e.state, e.estimated) for e in await entries(database, project)] == [(1, "settled", False)]
-    await client.close()
-    await own.close()
-    await cable.close()
 
 
 @pytest.mark.parametrize("count", [-1, 2**70, 1e300, "7", None, True, [], {"a": 1}])
