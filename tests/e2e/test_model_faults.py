@@ -109,3 +109,20 @@ async def test_a_command_that_runs_too_long_is_killed(platform: Platform) -> Non
     outcome = await platform.run(simple(shell("sleep 100 & sleep 100", timeout_s=1)))
     assert outcome.results("shell")[0]["timed_out"] is True
     assert outcome.of("sandbox.limit_hit")[0]["data"]["limit"] == "time"
+
+
+async def test_a_task_that_no_script_plays_any_more_waits_for_a_model(platform: Platform) -> None:
+    """What a start without the model's settings finds: it ends nothing, and goes on once the model is there again."""
+    thinking = {**shell("true"), "delay_ms": 1500}
+    before = set(platform.scripts.glob("*.json"))
+    task_id = await platform.submit(simple(thinking, shell("echo ok > ok")), acceptance=["test -e ok"])
+    (script,) = set(platform.scripts.glob("*.json")) - before
+    await platform.wait_until_event(task_id, "subtask.started")
+    away = script.rename(script.with_suffix(".away"))
+    paused = await platform.wait_for(task_id, lambda task: task["paused_reason"] or task["failure"], 60)
+    assert paused["paused_reason"] == "model_unavailable", paused["failure"]
+    assert "JOURNEYMAN_MODEL_BASE_URL" in str(paused["paused_detail"])
+    away.rename(script)
+    outcome = await platform.end(task_id, 120)
+    assert outcome.task["verified"] is True
+    assert [event["data"]["reason"] for event in outcome.of("task.resumed")] == ["model_unavailable"]
