@@ -347,8 +347,8 @@ async def test_only_what_must_be_merged_is_read(
     )
     assert len(read) == 3
     assert 0 < result.snapshot.new_bytes <= len(TEXT) + 20
-    # One manifest, and one pack with the one new content.
-    assert len(set(await object_store.list_keys(project_id)) - keys) == 2
+    # One manifest, which holds the one new content itself.
+    assert len(set(await object_store.list_keys(project_id)) - keys) == 1
 
 
 async def test_unknown_snapshot(snapshots: SnapshotStore, project_id: str):

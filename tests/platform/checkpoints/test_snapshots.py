@@ -5,10 +5,11 @@ import hashlib
 import random
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
-from journeyman.platform.checkpoints.packs import PACK, PIECE, pack_key
+from journeyman.platform.checkpoints.packs import HELD, PACK, PIECE, pack_key
 from journeyman.platform.checkpoints.snapshots import SnapshotStore
 from journeyman.platform.kit.errors import InvalidInput, NotFound, Unavailable
 from journeyman.platform.kit.s3 import S3ObjectStore
@@ -241,18 +242,114 @@ async def test_damage_in_storage_is_noticed(project_id: str, object_store: S3Obj
         await SnapshotStore(object_store).manifest(project_id, taken.digest)
 
 
-class Lying:
-    """A sandbox whose agent tells what a hostile one might."""
+async def test_small_changes_take_one_object_until_they_fill_a_pack(
+    project_id: str, object_store: S3ObjectStore, lease: Lease
+):
+    sandbox, other = await lease(), await lease()
+    snapshots = SnapshotStore(object_store)
+    taken = await snapshots.capture(sandbox, project_id, None)
+    packs, contents = [], {}
+    for number in range(12):
+        contents[f"workspace/f{number}"] = data = random.Random(number).randbytes(9000)
+        await sandbox.write_file(f"/workspace/f{number}", data)
+        keys = await object_store.list_keys(project_id)
+        taken = await snapshots.capture(sandbox, project_id, taken.digest)
+        made = set(await object_store.list_keys(project_id)) - set(keys)
+        packs += [key for key in made if "/packs/" in key]
+        assert [key for key in made if "/snapshots/" in key] == [f"{project_id}/snapshots/{taken.digest}"]
+    assert len(packs) == 1  # of the first eight, which are more than a manifest holds
+    for key in await object_store.list_keys(f"{project_id}/snapshots/"):
+        if not key.endswith(taken.digest):
+            await object_store.delete(key)
+    fresh = SnapshotStore(object_store)
+    for path, data in contents.items():
+        assert await fresh.read(project_id, taken.digest, path, 100, 8000) == data[100:8100]
+    await fresh.restore(other, project_id, taken.digest)
+    assert (await shell(other, LISTING)).output == (await shell(sandbox, LISTING)).output
 
-    def __init__(self, entries: Sequence[TreeEntry], contents: dict[str, bytes]) -> None:
+
+async def test_what_deflates_well_does_not_stay_in_the_manifest_for_ever(
+    snapshots: SnapshotStore, project_id: str, sandbox: Sandbox
+):
+    digest = (await snapshots.capture(sandbox, project_id, None)).digest
+    for letter in "abcdef":
+        await sandbox.write_file(f"/workspace/{letter}", letter.encode() * 20_000)
+        digest = (await snapshots.capture(sandbox, project_id, digest)).digest
+        manifest = await snapshots.manifest(project_id, digest)
+        assert sum(piece.size for pieces in manifest.held.values() for piece in pieces) <= HELD
+    for letter in "abcdef":
+        assert await snapshots.read(project_id, digest, f"workspace/{letter}") == letter.encode() * 20_000
+
+
+async def test_damage_of_a_manifest_that_holds_contents_is_noticed(
+    project_id: str, object_store: S3ObjectStore, lease: Lease
+):
+    sandbox = await lease()
+    await shell(sandbox, "head -c 1000 /dev/urandom > f")
+    taken = await SnapshotStore(object_store).capture(sandbox, project_id, None)
+    [key] = await object_store.list_keys(project_id)
+    data = await object_store.get(key)
+    for damaged in (data[:-1], data[:-1000], data[:-1001]):
+        await object_store.put(key, damaged)
+        with pytest.raises(Unavailable, match="damaged"):
+            await SnapshotStore(object_store).manifest(project_id, taken.digest)
+    await object_store.put(key, data[:-1] + bytes([data[-1] ^ 1]))
+    with pytest.raises(Unavailable, match="damaged"):
+        await SnapshotStore(object_store).restore(await lease(), project_id, taken.digest)
+
+
+class Refusing:
+    """An object store that refuses to store manifests for a while."""
+
+    def __init__(self, store: S3ObjectStore) -> None:
+        self._store = store
+        self.refuses = False
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._store, name)
+
+    async def put(self, key: str, data: bytes) -> None:
+        if self.refuses and "/snapshots/" in key:
+            raise Unavailable("The object store does not answer; the request is tried again.")
+        await self._store.put(key, data)
+
+
+async def test_after_a_snapshot_that_could_not_be_saved_the_next_one_has_everything(
+    project_id: str, object_store: S3ObjectStore, lease: Lease
+):
+    sandbox, other = await lease(), await lease()
+    store = Refusing(object_store)
+    snapshots = SnapshotStore(store)  # type: ignore[arg-type]  # by delegation
+    await shell(sandbox, "echo 1 > a; echo 1 > b; head -c 100000 /dev/urandom > large")
+    first = await snapshots.capture(sandbox, project_id, None)
+    await shell(sandbox, "echo 2 > a; rm b; head -c 100000 /dev/urandom > larger")
+    store.refuses = True
+    with pytest.raises(Unavailable):
+        await snapshots.capture(sandbox, project_id, first.digest)
+    store.refuses = False
+    await shell(sandbox, "echo 3 > c")
+    second = await snapshots.capture(sandbox, project_id, first.digest)
+    await SnapshotStore(object_store).restore(other, project_id, second.digest)
+    assert (await shell(other, LISTING)).output == (await shell(sandbox, LISTING)).output
+
+
+class Lying:
+    """A sandbox whose agent tells what a hostile one might. ``came``: contents that its scan brings along."""
+
+    def __init__(
+        self, entries: Sequence[TreeEntry], contents: dict[str, bytes], came: dict[str, bytes] | None = None
+    ) -> None:
         self.id = "sbx_lying"
         self._entries = list(entries)
         self._contents = contents
+        self._came = came or {}
+        self.read: list[str] = []
 
     async def scan(self, base: str | None = None) -> Scan:
-        return Scan("scan-1", complete=True, entries=self._entries, removed=[], skipped=[])
+        return Scan("scan-1", complete=True, entries=self._entries, removed=[], skipped=[], contents=self._came)
 
     async def read_blobs(self, paths: Sequence[str]) -> AsyncIterator[FileChunk]:
+        self.read += paths
         for path in paths:
             yield FileChunk(path, 0, self._contents[path], last=True)
 
@@ -269,6 +366,24 @@ async def test_the_digest_is_of_what_came_not_of_what_was_said(snapshots: Snapsh
     liar = Lying([file("workspace/f", b"real", claimed=b"other project's secret")], {"workspace/f": b"real"})
     taken = await snapshots.capture(liar, project_id, None)  # type: ignore[arg-type]
     assert await snapshots.read(project_id, taken.digest, "workspace/f") == b"real"
+
+
+async def test_what_comes_with_a_scan_is_not_trusted_either(snapshots: SnapshotStore, project_id: str):
+    entries = [file("workspace/f", b"real", claimed=b"other project's secret"), file("workspace/g", b"there")]
+    liar = Lying(entries, {"workspace/g": b"there"}, came={"workspace/f": b"real", "workspace/none": b"of no file"})
+    taken = await snapshots.capture(liar, project_id, None)  # type: ignore[arg-type]
+    manifest = await snapshots.manifest(project_id, taken.digest)
+    assert [entry.path for entry in manifest.entries] == ["workspace/f", "workspace/g"]
+    assert await snapshots.read(project_id, taken.digest, "workspace/f") == b"real"
+    assert liar.read == ["workspace/g"]
+
+
+async def test_a_copy_is_read_when_the_first_came_with_another_content(snapshots: SnapshotStore, project_id: str):
+    entries = [file("workspace/a", b"same"), file("workspace/b", b"same")]
+    liar = Lying(entries, {"workspace/b": b"same"}, came={"workspace/a": b"changed"})
+    taken = await snapshots.capture(liar, project_id, None)  # type: ignore[arg-type]
+    assert await snapshots.read(project_id, taken.digest, "workspace/a") == b"changed"
+    assert await snapshots.read(project_id, taken.digest, "workspace/b") == b"same"
 
 
 @pytest.mark.parametrize(

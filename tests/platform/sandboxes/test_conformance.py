@@ -475,6 +475,22 @@ class TestTrees:
         assert delta.removed == ["workspace/l"]
         assert (await sandbox.scan("b" * 64)).complete
 
+    async def test_scan_brings_small_new_contents(self, sandbox: Sandbox):
+        await shell(sandbox, "echo 1 > a; : > nothing; mkdir d; head -c 65536 /dev/zero > d/large")
+        first = await sandbox.scan()
+        # Not both: together they are more than a scan brings.
+        assert first.contents in ({"workspace/a": b"1\n"}, {"workspace/d/large": bytes(65536)})
+        await sandbox.mark(first.scan_id, "a" * 64)
+        await shell(sandbox, "touch a; echo 2 > b; cp b c; chmod 000 c; ln -s b l; head -c 65537 /dev/zero > larger")
+        delta = await sandbox.scan("a" * 64)
+        assert delta.contents == {"workspace/b": b"2\n", "workspace/c": b"2\n"}
+        await sandbox.mark(delta.scan_id, "b" * 64)
+        await shell(sandbox, "for f in $(seq 1100); do echo $f > f$f; done")
+        many = await sandbox.scan("b" * 64)
+        assert len(many.entries) == 1100
+        assert len(many.contents) == 1000
+        assert all(data == path.removeprefix("workspace/f").encode() + b"\n" for path, data in many.contents.items())
+
     async def test_replace_tree(self, sandbox: Sandbox):
         await shell(sandbox, "mkdir -p old/dir; echo x > old/dir/f; chmod 000 old/dir; echo y > /artifacts/z")
         big = bytes(range(256)) * 4096

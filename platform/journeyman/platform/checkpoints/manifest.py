@@ -9,7 +9,7 @@ import hashlib
 import json
 import zlib
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, Final, Literal, Self
 
@@ -23,19 +23,25 @@ MAX_NAME_BYTES: Final = 255
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """Where a part of a blob is stored: a range of a pack, deflated or as it is."""
+    """Where a part of a blob is stored: a range of a pack, or in the manifest itself; deflated or as it is."""
 
     pack: str
-    """Hex SHA-256 of the pack."""
+    """Hex SHA-256 of the pack; empty of a piece that the manifest holds."""
     offset: int
     stored: int
     size: int
     deflated: bool
+    data: bytes = field(default=b"", repr=False)
+    """The stored bytes of a piece that the manifest holds; empty of others."""
 
 
 @dataclass(frozen=True)
 class Manifest:
-    """A snapshot's entries, sorted by the bytes of their paths, and the pieces of every blob they name."""
+    """A snapshot's entries, sorted by the bytes of their paths, and the pieces of every blob they name.
+
+    Stored as deflated JSON, followed by the bytes of the pieces that the manifest itself holds. Whoever builds on it takes
+    them along: nothing refers to another manifest, which may be replaced at any time by one that says the same.
+    """
 
     entries: tuple[TreeEntry, ...]
     blobs: Mapping[str, tuple[Piece, ...]]
@@ -64,30 +70,43 @@ class Manifest:
         """Bytes of all files together."""
         return sum(entry.size for entry in self.entries)
 
+    @cached_property
+    def held(self) -> dict[str, tuple[Piece, ...]]:
+        """Blobs of which the manifest itself holds a piece."""
+        return {sha256: pieces for sha256, pieces in self.blobs.items() if any(piece.data for piece in pieces)}
+
     def encode(self) -> bytes:
+        tail = bytearray()
+        rows: dict[str, list[list[int]]] = {}
         packs = sorted({piece.pack for pieces in self.blobs.values() for piece in pieces})
         number = {pack: index for index, pack in enumerate(packs)}
+        for sha256, pieces in self.blobs.items():
+            rows[sha256] = []
+            for p in pieces:
+                offset = len(tail) if p.data else p.offset
+                rows[sha256].append([number[p.pack], offset, p.stored, p.size, int(p.deflated)])
+                tail += p.data
         document = {
             "format": _FORMAT,
             "entries": [_row(entry) for entry in self.entries],
             "packs": packs,
-            "blobs": {
-                sha256: [[number[p.pack], p.offset, p.stored, p.size, int(p.deflated)] for p in pieces]
-                for sha256, pieces in self.blobs.items()
-            },
+            "blobs": rows,
         }
-        return zlib.compress(json.dumps(document, separators=(",", ":")).encode(), 1)
+        return zlib.compress(json.dumps(document, separators=(",", ":")).encode(), 1) + tail
 
     @classmethod
     def decode(cls, data: bytes, digest: str) -> Self:
         """Raises :class:`Unavailable` when the bytes are not the manifest with that digest."""
         try:
-            document = json.loads(zlib.decompress(data))
-            packs = document["packs"]
+            inflater = zlib.decompressobj()
+            document = json.loads(inflater.decompress(data))
+            if not inflater.eof:
+                raise zlib.error("the manifest is cut off")
+            packs, tail = document["packs"], inflater.unused_data
             manifest = cls(
                 tuple(_entry(row) for row in document["entries"]),
                 {
-                    sha256: tuple(Piece(packs[p], offset, stored, size, bool(d)) for p, offset, stored, size, d in rows)
+                    sha256: tuple(_piece(packs[number], row, tail) for number, *row in rows)
                     for sha256, rows in document["blobs"].items()
                 },
             )
@@ -97,6 +116,14 @@ class Manifest:
             msg = f"the manifest of snapshot {digest} is damaged in object storage"
             raise Unavailable(msg, code="snapshot_damaged", retryable=False)
         return manifest
+
+
+def _piece(pack: str, row: list[int], tail: bytes) -> Piece:
+    offset, stored, size, deflated = row
+    data = b"" if pack else tail[offset : offset + stored]
+    if not pack and len(data) != stored:
+        raise ValueError(row)
+    return Piece(pack, offset, stored, size, bool(deflated), data)
 
 
 def digest_of_entries(entries: Iterable[TreeEntry]) -> str:

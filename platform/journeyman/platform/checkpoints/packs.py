@@ -2,13 +2,16 @@
 
 A pack is the concatenation of pieces, each deflated if that makes it smaller; it is named by its SHA-256. Blobs larger
 than a piece are spread over several, so that no blob is ever in memory as a whole.
+
+A few small blobs are not worth an object of their own, which costs as much as the manifest that names it: they are held by
+the manifest, and by those that build on it, until there are enough of them for a pack.
 """
 
 import asyncio
 import hashlib
 import zlib
-from collections.abc import AsyncIterator, Sequence
-from dataclasses import dataclass
+from collections.abc import AsyncIterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 
 from journeyman.platform.checkpoints.manifest import Piece
 from journeyman.platform.kit.errors import Unavailable
@@ -19,6 +22,8 @@ PACK = 8 * 1024 * 1024
 _WORTH_DEFLATING = 64
 _AT_ONCE = 32 * 1024
 """Bytes that are packed in less time than a thread takes to start on it."""
+HELD = 64 * 1024
+"""Bytes of blobs that a manifest holds itself, at most; fewer when they are deflated."""
 _GAP = 128 * 1024
 _AHEAD = 3
 
@@ -64,10 +69,39 @@ class PackWriter:
         self._hash, self._size, self._parts = hashlib.sha256(), 0, []
         return sha256, size
 
-    async def finish(self) -> dict[str, tuple[Piece, ...]]:
-        """Upload what is left; where all the blobs are."""
-        await self._upload()
-        return {sha256: tuple(self._placed[part] for part in parts) for sha256, parts in self._blobs.items() if parts}
+    async def finish(self, held: Mapping[str, tuple[Piece, ...]]) -> dict[str, tuple[Piece, ...]]:
+        """Where all the blobs are: of what is not uploaded yet, and of what the manifest before has ``held``, too.
+
+        Both are for the new manifest to hold if they are small, else they are uploaded.
+        """
+        before = sum(piece.size for pieces in held.values() for piece in pieces if piece.data)
+        if self._waiting_bytes + before <= HELD:
+            _, data, pieces = await self._built()
+            self.uploaded_bytes += len(data)
+            for name, piece in pieces.items():
+                kept = data[piece.offset : piece.offset + piece.stored]
+                self._placed[name] = replace(piece, pack="", offset=0, data=kept)
+        else:
+            for sha256, blob in held.items():
+                await self._take_over(sha256, blob)
+            await self._upload()
+        found = {sha256: tuple(self._placed[part] for part in parts) for sha256, parts in self._blobs.items() if parts}
+        return {**held, **found}
+
+    async def _take_over(self, sha256: str, pieces: tuple[Piece, ...]) -> None:
+        """Let a blob that a manifest held go into a pack."""
+        parts: list[str] = []
+        for piece in pieces:
+            self._counter += 1
+            name = str(self._counter)
+            parts.append(name)
+            if piece.data:
+                raw = _inflate(piece, piece.data)
+                self._waiting.append((name, raw))
+                self._waiting_bytes += len(raw)
+            else:
+                self._placed[name] = piece
+        self._blobs.setdefault(sha256, parts)
 
     async def _close_piece(self) -> None:
         self._counter += 1
@@ -82,12 +116,16 @@ class PackWriter:
     async def _upload(self) -> None:
         if not self._waiting:
             return
-        waiting, self._waiting = self._waiting, []
-        small, self._waiting_bytes = self._waiting_bytes <= _AT_ONCE, 0
-        digest, data, pieces = _build(waiting) if small else await asyncio.to_thread(_build, waiting)
+        digest, data, pieces = await self._built()
         await self._store.put(pack_key(self._project_id, digest), data)
         self.uploaded_bytes += len(data)
         self._placed.update(pieces)
+
+    async def _built(self) -> tuple[str, bytes, dict[str, Piece]]:
+        """A pack of all that waits: its digest, its bytes, and what is where in it."""
+        waiting, self._waiting = self._waiting, []
+        small, self._waiting_bytes = self._waiting_bytes <= _AT_ONCE, 0
+        return _build(waiting) if small else await asyncio.to_thread(_build, waiting)
 
 
 def _build(waiting: list[tuple[str, bytes]]) -> tuple[str, bytes, dict[str, Piece]]:
@@ -108,7 +146,7 @@ def _build(waiting: list[tuple[str, bytes]]) -> tuple[str, bytes, dict[str, Piec
 
 @dataclass(slots=True)
 class _Run:
-    """Pieces that are fetched together: close to each other in one pack."""
+    """Pieces that are fetched together: close to each other in one pack; or, without a pack, some that are here already."""
 
     pack: str
     start: int
@@ -127,8 +165,8 @@ def _runs(blobs: Sequence[tuple[str, str, tuple[Piece, ...]]]) -> list[_Run]:
             if (
                 last is not None
                 and last.pack == piece.pack
-                and last.start <= piece.offset <= last.end + _GAP
-                and end - last.start <= PACK
+                and (not piece.pack or last.start <= piece.offset <= last.end + _GAP)
+                and (not piece.pack or end - last.start <= PACK)
             ):
                 last.wanted.append(item)
                 last.end = max(last.end, end)
@@ -161,7 +199,7 @@ class PackReader:
         for piece in pieces:
             low, high = max(start - position, 0), min(start + length - position, piece.size)
             if low < high:
-                data = await self._fetch(piece.pack, piece.offset, piece.stored)
+                data = piece.data or await self._fetch(piece.pack, piece.offset, piece.stored)
                 try:
                     parts.append((await asyncio.to_thread(_inflate, piece, data))[low:high])
                 except zlib.error:
@@ -199,6 +237,8 @@ class PackReader:
             await asyncio.gather(*ahead, return_exceptions=True)
 
     async def _fetch(self, pack: str, start: int, length: int) -> bytes:
+        if not pack:
+            return b""  # each piece has its own
         try:
             data = await self._store.get(pack_key(self._project_id, pack), start=start, length=length)
         except ObjectNotFound:
@@ -217,7 +257,7 @@ def _open(run: _Run, data: bytes, hashes: dict[str, "hashlib._Hash"]) -> list[tu
     """Inflate and check the pieces of a run. Raises ``zlib.error`` for whatever is wrong."""
     opened = []
     for name, sha256, piece, last in run.wanted:
-        raw = _inflate(piece, data[piece.offset - run.start :][: piece.stored])
+        raw = _inflate(piece, piece.data or data[piece.offset - run.start :][: piece.stored])
         running = hashes.pop(name, None) or hashlib.sha256()
         running.update(raw)
         if not last:

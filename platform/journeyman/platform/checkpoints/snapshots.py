@@ -1,14 +1,14 @@
 """Workspace snapshots: captured from a sandbox, restored into one, made from an archive, compared.
 
-In object storage, below the project's id: ``snapshots/<digest>`` (manifests) and ``packs/…``. A capture uploads only
-blobs that the previous snapshot does not have; blobs reach the platform through the sandbox's agent and are stored under
-the digest that the platform itself computed.
+In object storage, below the project's id: ``snapshots/<digest>`` (manifests, with the newest small blobs in them) and
+``packs/…``. A capture uploads only blobs that the previous snapshot does not have; blobs reach the platform through the
+sandbox's agent and are stored under the digest that the platform itself computed.
 """
 
 import asyncio
 import re
 from collections import OrderedDict
-from collections.abc import AsyncIterator, Callable, Iterable, Mapping
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import ParamSpec, TypeVar
@@ -21,7 +21,7 @@ from journeyman.platform.checkpoints.packs import PackReader, PackWriter
 from journeyman.platform.kit.errors import NotFound
 from journeyman.platform.kit.object_store import ObjectNotFound, ObjectStore
 from journeyman.platform.sandboxes.errors import SnapshotRefused
-from journeyman.platform.sandboxes.port import Sandbox, TreeEntry
+from journeyman.platform.sandboxes.port import FileChunk, Sandbox, TreeEntry
 
 __all__ = ["FileChange", "Manifest", "Snapshot", "SnapshotStore", "TreeEntry"]
 
@@ -30,6 +30,8 @@ R = TypeVar("R")
 
 MAX_BYTES = 8 * 1024 * 1024 * 1024
 _CACHED_ENTRIES = 60_000
+_ENTRY_BYTES = 500
+"""What an entry takes in memory, roughly."""
 _AT_ONCE = 100
 """Entries of a manifest that is made in less time than a thread takes to start on it."""
 _DIGEST = re.compile(r"[0-9a-f]{64}")
@@ -74,19 +76,33 @@ class SnapshotStore:
         entries.update((entry.path, entry) for entry in scan.entries)
         known: dict[str, tuple[Piece, ...]] = dict(base.blobs) if base is not None else {}
         writer = PackWriter(self._store, project_id)
-        changed, missing = await self._collect(sandbox, entries, known, writer)
-        known.update(await writer.finish())
+        changed, missing = await self._collect(sandbox, dict(scan.contents), entries, known, writer)
+        known.update(await writer.finish(base.held if base is not None else {}))
         manifest = await _apart(len(entries), _manifest, entries.values(), known)
-        if base is None or manifest.digest != base.digest:
-            # Not beside the pack: it may take the place of the same snapshot's older manifest, whose pack is there.
-            await self._save(project_id, manifest)
-        await sandbox.mark(scan.scan_id, manifest.digest, changed, missing)
+        # If saving fails, the sandbox remembers a state that no later capture builds on, and tells the next one everything.
+        marking = asyncio.create_task(sandbox.mark(scan.scan_id, manifest.digest, changed, missing))
+        try:
+            if base is None or manifest.digest != base.digest:
+                # Not beside the pack: it may take the place of the same snapshot's older manifest, whose pack is there.
+                await self._save(project_id, manifest)
+            await marking
+        finally:
+            marking.cancel()
+            await asyncio.gather(marking, return_exceptions=True)
         return _snapshot(manifest, previous, writer, skipped)
 
     async def _collect(
-        self, sandbox: Sandbox, entries: dict[str, TreeEntry], known: dict[str, tuple[Piece, ...]], writer: PackWriter
+        self,
+        sandbox: Sandbox,
+        came: dict[str, bytes],
+        entries: dict[str, TreeEntry],
+        known: dict[str, tuple[Piece, ...]],
+        writer: PackWriter,
     ) -> tuple[list[TreeEntry], list[str]]:
-        """Read what is not known into the writer; corrects the entries of files that were changed after the scan."""
+        """Take what is not known into the writer; corrects the entries of files that were changed after the scan.
+
+        ``came``: contents that the scan brought along, each of which is taken once.
+        """
         changed: list[TreeEntry] = []
         missing: list[str] = []
         have = set(known)
@@ -99,7 +115,7 @@ class SnapshotStore:
                     wanted.setdefault(entry.sha256, entry.path)
             if not wanted:
                 return changed, missing
-            async for chunk in sandbox.read_blobs(list(wanted.values())):
+            async for chunk in _contents_of(sandbox, list(wanted.values()), came):
                 received += len(chunk.data)
                 if received > MAX_BYTES:
                     raise SnapshotRefused(f"the files of the workspace hold more than {MAX_BYTES} bytes")
@@ -168,7 +184,7 @@ class SnapshotStore:
                 else:
                     entry = event
                 entries[entry.path] = entry
-        blobs = await writer.finish()
+        blobs = await writer.finish({})
         manifest = await asyncio.to_thread(_manifest, entries.values(), blobs)
         await self._save(project_id, manifest)
         return _snapshot(manifest, None, writer, ())
@@ -222,7 +238,13 @@ class SnapshotStore:
         for data in new.values():
             await writer.add(data)
             await writer.end_blob()
-        blobs = {**known, **await writer.finish()}
+        entries = list(entries)
+        held = {
+            entry.sha256: known[entry.sha256]
+            for entry in entries
+            if entry.sha256 not in new and any(piece.data for piece in known.get(entry.sha256, ()))
+        }
+        blobs = {**known, **await writer.finish(held)}
         manifest = await asyncio.to_thread(_manifest, entries, blobs)
         await self._save(project_id, manifest)
         return _snapshot(manifest, previous, writer, ())
@@ -245,11 +267,11 @@ class SnapshotStore:
     def _keep(self, project_id: str, manifest: Manifest) -> None:
         key = (project_id, manifest.digest)
         former = self._cache.pop(key, None)
-        self._cached_entries += len(manifest.entries) - (len(former.entries) if former else 0)
+        self._cached_entries += _weight(manifest) - (_weight(former) if former else 0)
         self._cache[key] = manifest
         while self._cached_entries > _CACHED_ENTRIES and len(self._cache) > 1:
             _, oldest = self._cache.popitem(last=False)
-            self._cached_entries -= len(oldest.entries)
+            self._cached_entries -= _weight(oldest)
 
 
 async def _apart(entries: int, work: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
@@ -257,6 +279,25 @@ async def _apart(entries: int, work: Callable[P, R], *args: P.args, **kwargs: P.
     if entries <= _AT_ONCE:
         return work(*args, **kwargs)
     return await asyncio.to_thread(work, *args, **kwargs)
+
+
+async def _contents_of(sandbox: Sandbox, paths: Sequence[str], came: dict[str, bytes]) -> AsyncIterator[FileChunk]:
+    """Contents of files of a scan: first those that came with it, then those that must be asked for."""
+    rest: list[str] = []
+    for path in paths:
+        data = came.pop(path, None)
+        if data is None:
+            rest.append(path)
+        else:
+            yield FileChunk(path, 0, data, last=True)
+    if rest:
+        async for chunk in sandbox.read_blobs(rest):
+            yield chunk
+
+
+def _weight(manifest: Manifest) -> int:
+    """What a manifest takes of the cache, in entries."""
+    return len(manifest.entries) + sum(len(p.data) for pieces in manifest.held.values() for p in pieces) // _ENTRY_BYTES
 
 
 def _manifest(entries: Iterable[TreeEntry], blobs: Mapping[str, tuple[Piece, ...]]) -> Manifest:

@@ -80,6 +80,7 @@ STREAM_FRAME: Final = 32 * 1024
 CHUNK: Final = 256 * 1024
 MAX_STDIN: Final = 64 * 1024 * 1024
 MAX_READ: Final = 16 * 1024 * 1024
+MAX_CARRIED: Final = 1000
 MAX_CONNECTIONS: Final = 128
 MAX_RUNNING: Final = 64
 KEPT_OUTPUT: Final = 64 * 1024 * 1024
@@ -1470,6 +1471,8 @@ class Agent:
         keys: dict[str, Key] = {}
         changed: list[str] = []
         skipped: list[list[str]] = []
+        carried: dict[str, bytes] = {}
+        room = int(header.get("carried_bytes", 0))
         mapped = tree.mapped_inodes()
         total, slice_end = 0, time.monotonic() + 0.01
         stack = [(f"/{root}", root) for root in ROOTS]
@@ -1494,8 +1497,11 @@ class Agent:
                             keys[path] = key
                             entry = before if before[1] == mode & 0o777 else (*before[:1], mode & 0o777, *before[2:])
                         else:
-                            sum_, size, sure = yield from self.hash_file(child.path, mapped)
+                            sum_, size, sure, data = yield from self.hash_file(child.path, mapped)
                             entry = ("f", mode & 0o777, size, sum_)
+                            if 0 < len(data) <= room and len(carried) < MAX_CARRIED and entry != before:
+                                carried[path] = data
+                                room -= len(data)
                             if sure is not None:
                                 keys[path] = sure
                             slice_end = time.monotonic() + 0.01
@@ -1535,22 +1541,26 @@ class Agent:
         yield from self.send_list(connection, [[path, *entries[path]] for path in changed], "entries")
         yield from self.send_list(connection, removed, "removed")
         yield from self.send_list(connection, skipped[:100], "skipped")
+        if carried:
+            parts = [[index, len(carried[path])] for index, path in enumerate(changed) if path in carried]
+            connection.send({"carried": parts}, b"".join(carried[path] for path in changed if path in carried))
         connection.send({"end": 1, "scan_id": scan_id, "complete": complete})
 
-    def hash_file(self, path: str, mapped: set[int]) -> Generator[Wait, Any, tuple[str, int, Key | None]]:
-        """SHA-256 and size of what was read, and the key under which that can be trusted, if it can."""
+    def hash_file(self, path: str, mapped: set[int]) -> Generator[Wait, Any, tuple[str, int, Key | None, bytes]]:
+        """SHA-256 and size of what was read, the key under which that can be trusted, if it can, and the bytes of a small file."""
         seen_ns = time.time_ns()
         fd = open_readable(path)
         try:
             key = key_of(os.fstat(fd))
-            digest, size = sha256(), 0
+            digest, size, first = sha256(), 0, b""
             while size < key[0] and (data := os.read(fd, min(CHUNK, key[0] - size))):
                 digest.update(data)
+                first = first or data
                 size += len(data)
                 if len(data) == CHUNK:
                     yield None
             sure = key == key_of(os.fstat(fd)) and key[3] not in mapped and self.tree.certain(key, seen_ns)
-            return digest.hexdigest(), size, key if sure else None
+            return digest.hexdigest(), size, key if sure else None, first if size == len(first) else b""
         finally:
             os.close(fd)
 

@@ -152,6 +152,8 @@ class Scan:
     removed: list[str]
     skipped: list[str]
     """What a snapshot cannot hold (sockets, FIFOs, paths that are too long); at most 100 of them."""
+    contents: dict[str, bytes] = field(default_factory=dict)
+    """Of some small files among ``entries``, by path, to spare a :meth:`Sandbox.read_blobs`; as said, not as checked."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,6 +25,8 @@ from journeyman.platform.sandboxes.wire import UPLOAD_FRAME, Call, Dial, calling
 MAX_OUTPUT_LIMIT = 16 * 1024 * 1024
 MAX_STDIN = 64 * 1024 * 1024
 MAX_TREE_ENTRIES = 200_000
+MAX_CARRIED = 64 * 1024
+"""Bytes of small files that a scan brings along."""
 MAX_LISTED = 5_000
 MAX_HITS = 500
 SEARCH_S = 15.0
@@ -157,7 +159,12 @@ class AgentSandbox:
 
     async def scan(self, base: str | None = None) -> Scan:
         async with self.call(
-            "scan", timeout_s=300, base=base, max_files=MAX_TREE_ENTRIES, max_bytes=self._max_snapshot_bytes
+            "scan",
+            timeout_s=300,
+            base=base,
+            max_files=MAX_TREE_ENTRIES,
+            max_bytes=self._max_snapshot_bytes,
+            carried_bytes=MAX_CARRIED,
         ) as call:
             rows = await _rows(call, "entries", MAX_TREE_ENTRIES)
             end = rows["end"][0]
@@ -165,7 +172,8 @@ class AgentSandbox:
                 entries = [_tree_entry(row) for row in rows["entries"]]
                 removed = [str(row[0]) for row in rows["removed"]]
                 skipped = [str(row[0]) for row in rows["skipped"]]
-                return Scan(str(end["scan_id"]), bool(end["complete"]), entries, removed, skipped)
+                contents = {entries[index].path: data for index, data in rows["carried"]}
+                return Scan(str(end["scan_id"]), bool(end["complete"]), entries, removed, skipped, contents)
             except (KeyError, IndexError, TypeError, ValueError):
                 raise call.lost("it sent a scan that cannot be read") from None
 
@@ -281,11 +289,14 @@ def _exec_result(exec_id: str, header: dict[str, Any], kept: bytes) -> ExecResul
 
 async def _rows(call: Call, name: str, limit: int) -> dict[str, list[Any]]:
     """Rows of JSON arrays by the name of their frames, and the closing header under ``end``."""
-    rows: dict[str, list[Any]] = {name: [], "removed": [], "skipped": [], "end": []}
+    rows: dict[str, list[Any]] = {name: [], "removed": [], "skipped": [], "carried": [], "end": []}
     async for header, payload in call.until_end():
         if "end" in header:
             rows["end"].append(header)
             break
+        if "carried" in header:
+            rows["carried"] = _carried(call, header["carried"], payload)
+            continue
         for known, collected in rows.items():
             if known in header:
                 try:
@@ -295,6 +306,20 @@ async def _rows(call: Call, name: str, limit: int) -> dict[str, list[Any]]:
                 if len(collected) > limit:
                     raise call.lost("it sent a longer list than was asked for")
     return rows
+
+
+def _carried(call: Call, parts: Any, payload: bytes) -> list[tuple[int, bytes]]:
+    """Contents that came with a scan, each with the place of its file among the entries."""
+    try:
+        contents, position = [], 0
+        for index, length in parts:
+            if index < 0 or not 0 <= length <= len(payload) - position:
+                raise ValueError(index)
+            contents.append((index, payload[position : position + length]))
+            position += length
+        return contents
+    except (TypeError, ValueError):
+        raise call.lost("it sent contents that cannot be read") from None
 
 
 def _tree_entry(row: list[Any]) -> TreeEntry:
