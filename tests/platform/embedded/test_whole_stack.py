@@ -15,7 +15,7 @@ import pytest
 
 from journeyman.platform.embedded.stack import EmbeddedStack
 from support.stack import kill_and_wait
-from support.stand_ins import running
+from support.stand_ins import running, wait_until
 
 
 class Cli:
@@ -63,7 +63,10 @@ def test_up_status_and_down(cli: Cli) -> None:
     assert again.returncode == 2
     assert f"pid {report['pid']}" in again.stderr
 
+    worker = next(part["pid"] for part in report["parts"] if part["name"] == "worker-1")
+    os.kill(worker, signal.SIGSTOP)
     os.kill(report["pid"], signal.SIGKILL)
+    wait_until(lambda: not running([worker]))
     assert cli.run("up", "--detach", "--workers", "1").returncode == 0
     second = cli.status()
     assert second["status"] == "ready"
@@ -85,7 +88,7 @@ def test_up_says_why_it_cannot(cli: Cli) -> None:
         assert "Traceback" not in refused.stderr
 
 
-@pytest.mark.parametrize("name", ["api", "gateway", "replay-engine", "worker-1"])
+@pytest.mark.parametrize("name", ["api", "gateway", "replay-engine", "worker-1", "fork-server"])
 async def test_a_killed_process_of_the_platform_comes_back(full_stack: EmbeddedStack, name: str) -> None:
     await kill_and_wait(full_stack, name, timeout_s=60)
     async with httpx.AsyncClient() as client:

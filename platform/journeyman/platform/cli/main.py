@@ -166,6 +166,16 @@ def migrate() -> None:
     roles.migrate()
 
 
+@app.command("fork-server", hidden=True)
+def fork_server() -> None:
+    """Fork the other processes, for the supervisor on its standard input."""
+    from journeyman.platform.cli import roles
+
+    arguments = roles.fork_server()
+    if arguments is not None:
+        app(arguments)
+
+
 app.add_typer(deploy_app, name="deploy", rich_help_panel=PROCESSES)
 
 

@@ -60,6 +60,13 @@ def vectors() -> None:
     main()
 
 
+def fork_server() -> list[str] | None:
+    """Returns None when it has ended, and in each process that it forked the arguments of the command to run."""
+    from journeyman.platform.cli.fork_server import serve
+
+    return serve()
+
+
 def migrate() -> None:
     """Everything that must be there before the other roles start."""
     import asyncio

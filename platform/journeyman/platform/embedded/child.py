@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Final
 
 from journeyman.platform.embedded.errors import StackError
+from journeyman.platform.embedded.forking import ForkedProcess, ForkServer
 from journeyman.platform.embedded.launching import launched
 from journeyman.platform.embedded.logs import LogFile
 from journeyman.platform.embedded.ports import is_free
@@ -26,13 +27,22 @@ _LONGEST_PROBE_S: Final = 0.25
 """Probing takes time from what it waits for, on a machine of few cores."""
 _PROBE_TIMEOUT_S: Final = 5.0
 
+Process = asyncio.subprocess.Process | ForkedProcess
+
 
 class Child:
     """Owns one process from :meth:`run` until :meth:`stop`. Must be used on the thread that started it: the kernel
     binds the death signal to that thread's life.
     """
 
-    def __init__(self, spec: ProcessSpec, log: LogFile, cwd: Path, changed: Callable[[], None]) -> None:
+    def __init__(
+        self,
+        spec: ProcessSpec,
+        log: LogFile,
+        cwd: Path,
+        changed: Callable[[], None],
+        fork_server: ForkServer | None = None,
+    ) -> None:
         self.spec = spec
         self.part = Part(spec.name, "process", spec.title)
         self.became_ready: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -40,8 +50,9 @@ class Child:
         self._log = log
         self._cwd = cwd
         self._changed = changed
+        self._fork_server = fork_server
         self._stopping = asyncio.Event()
-        self._process: asyncio.subprocess.Process | None = None
+        self._process: Process | None = None
 
     async def run(self) -> None:
         """Keep the process running until :meth:`stop`; returns early only when it never became ready."""
@@ -123,12 +134,18 @@ class Child:
         if taken:
             raise OSError(f"port {taken[0]} is taken by another program")
 
-    async def _spawn(self) -> asyncio.subprocess.Process:
+    async def _spawn(self) -> Process:
         spec = self.spec
         with self._log.open() as log:
+            if spec.forked and self._fork_server is not None:
+                forked = await self._fork_server.fork(
+                    spec.forked, name=spec.name, env=spec.env, directory=self._cwd, log=log
+                )
+                if forked is not None:
+                    return forked
             return await asyncio.create_subprocess_exec(
                 *launched(spec.argv, death_signal=spec.death_signal, identity=spec.identity),
-                stdin=asyncio.subprocess.DEVNULL,
+                stdin=spec.stdin() if spec.stdin else asyncio.subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
                 cwd=self._cwd,
@@ -173,7 +190,7 @@ class Child:
             with suppress(ProcessLookupError):
                 os.killpg(self._process.pid, signal.SIGKILL)
 
-    async def _end(self, process: asyncio.subprocess.Process) -> None:
+    async def _end(self, process: Process) -> None:
         if process.returncode is None:
             with suppress(ProcessLookupError):
                 process.send_signal(self.spec.stop_signal)

@@ -6,12 +6,14 @@ from typing import Any, Final
 
 from pydantic import SecretStr
 
+from journeyman.platform.embedded.forking import ForkServer
 from journeyman.platform.embedded.launching import cores, python_module
 from journeyman.platform.embedded.probes import http_ready, temporal_worker_ready
 from journeyman.platform.embedded.specs import ProcessSpec
 from journeyman.platform.kit.names import Queue
 from journeyman.platform.kit.settings import Settings
 
+_FORK_SERVER: Final = "fork-server"
 _MOST_WORKERS: Final = 16
 _SERVERS: Final = ("postgres", "temporal", "objects", "bucket", "vectors", "embeddings")
 
@@ -23,11 +25,14 @@ def default_workers() -> int:
 
 def environment_of(settings: Settings) -> dict[str, str]:
     """All settings as environment variables, together with our own environment. Holds secrets."""
+    values = {f"JOURNEYMAN_{name.upper()}": _text(value) for name, value in settings if value is not None}
+    return _own_environment() | values
+
+
+def _own_environment() -> dict[str, str]:
     # What starts again and again keeps its compiled code, whatever the caller of this one command prefers.
     left_out = ("JOURNEYMAN_", "PYTHONDONTWRITEBYTECODE")
-    own = {name: value for name, value in os.environ.items() if not name.startswith(left_out)}
-    values = {f"JOURNEYMAN_{name.upper()}": _text(value) for name, value in settings if value is not None}
-    return own | values
+    return {name: value for name, value in os.environ.items() if not name.startswith(left_out)}
 
 
 def _text(value: Any) -> str:
@@ -38,35 +43,51 @@ def _text(value: Any) -> str:
     return str(value)
 
 
-def role_specs(settings: Settings, ports: dict[str, int], workers: int) -> list[ProcessSpec]:
+def role_specs(settings: Settings, ports: dict[str, int], workers: int, fork_server: ForkServer) -> list[ProcessSpec]:
     """The processes of the platform. The replay engine is among them only while no real model is configured."""
     env = environment_of(settings)
     replay = ["replay-engine"] if settings.uses_replay_engine else []
-    # On few cores the imports of all these processes are most of a start: each begins as early as it can, and
-    # reaches what it uses when it needs it.
+    # On few cores their imports are most of a start, so they are forked from one process that has done them. Each begins
+    # as early as it can, and reaches what it uses when it needs it.
     specs = [
+        fork_server_spec(fork_server),
         _role("gateway", "Inference gateway", env, settings.gateway_port, uses=["postgres", "embeddings", *replay]),
         _role("api", "API", env, settings.api_port, uses=_SERVERS),
     ]
     if replay:
-        specs.append(_role("replay-engine", "Replay engine", env, ports["replay-engine"], depends_on=()))
+        specs.append(_role("replay-engine", "Replay engine", env, ports["replay-engine"], depends_on=[_FORK_SERVER]))
     queue = settings.worker_roles.split(",")[0].strip() or Queue.ORCHESTRATION.value
     specs += [
         ProcessSpec(
             name=f"worker-{number}",
             title=f"Worker {number}",
             argv=[*journeyman_command(), "worker"],
+            forked=["worker"],
             env=env,
             ready=temporal_worker_ready(ports["temporal-http"], settings.temporal_namespace, queue),
-            depends_on=["migrations", "temporal"],
+            depends_on=[_FORK_SERVER, "migrations", "temporal"],
             uses=[*_SERVERS, "gateway"],
             stop_timeout_s=30,  # a worker drains for 20 s
-            # To give up on a slow start only adds to what makes it slow.
             start_timeout_s=180,
         )
         for number in range(1, workers + 1)
     ]
     return specs
+
+
+def fork_server_spec(server: ForkServer) -> ProcessSpec:
+    """The process that ``server`` asks for others. Its environment holds nothing of the settings, some of which are secret."""
+    return ProcessSpec(
+        name=_FORK_SERVER,
+        title="Fork server",
+        argv=[*journeyman_command(), _FORK_SERVER],
+        env=_own_environment(),
+        ready=server.ready,
+        prepare=server.open,
+        stdin=server.standard_input,
+        # To give up on a slow start only adds to what makes it slow.
+        start_timeout_s=180,
+    )
 
 
 def _role(
@@ -75,13 +96,14 @@ def _role(
     env: dict[str, str],
     port: int,
     *,
-    depends_on: Sequence[str] = ("migrations",),
+    depends_on: Sequence[str] = (_FORK_SERVER, "migrations"),
     uses: Sequence[str] = (),
 ) -> ProcessSpec:
     return ProcessSpec(
         name=name,
         title=title,
         argv=[*journeyman_command(), name],
+        forked=[name],
         env=env,
         ready=http_ready(port, "/readyz"),
         ports=[port],

@@ -38,6 +38,10 @@ class ProcessSpec:
     """What the kernel sends when the supervisor dies."""
     identity: int | None = None
     """Run in a user namespace as this uid."""
+    forked: Sequence[str] = ()
+    """Arguments of ``journeyman`` for which the fork server may start the process, instead of ``argv``."""
+    stdin: Callable[[], int] | None = None
+    """Descriptor of its standard input, asked for before every start; otherwise it has none."""
     title: str = ""
 
     def __post_init__(self) -> None:

@@ -21,6 +21,7 @@ from journeyman.platform.embedded import leftovers
 from journeyman.platform.embedded.child import Child
 from journeyman.platform.embedded.datadir import DataDirectory
 from journeyman.platform.embedded.errors import PortTaken, StackError
+from journeyman.platform.embedded.forking import ForkServer
 from journeyman.platform.embedded.logs import LogFile
 from journeyman.platform.embedded.preflight import check_machine
 from journeyman.platform.embedded.processes import start_ticks_of
@@ -57,12 +58,14 @@ class EmbeddedStack:
         api_port: int | None = None,
         usual_ports: bool = False,
         further: Sequence[Spec] = (),
+        fork_server: ForkServer | None = None,
         on_change: Callable[[], None] | None = None,
     ) -> None:
         self.directory = DataDirectory(data_dir)
         self.settings = settings or Settings()
         self.workers = workers or default_workers()
         self.error: str | None = None
+        self.fork_server = fork_server
         self._wanted = set(parts)
         self._further = list(further)
         self._api_port = api_port
@@ -176,7 +179,8 @@ class EmbeddedStack:
         new: dict[str, Spec] = {}
         pending: list[Spec] = list(further)
         if roles:
-            pending += role_specs(self.settings, self._ports, self.workers)
+            self.fork_server = self.fork_server or ForkServer()
+            pending += role_specs(self.settings, self._ports, self.workers, self.fork_server)
         known = {spec.name for spec in pending}
         queue = [*names, *(need for spec in pending for need in _needs(spec))]
         while queue:
@@ -191,7 +195,7 @@ class EmbeddedStack:
             self._specs[name] = spec
             if isinstance(spec, ProcessSpec):
                 log = LogFile(self.directory.logs / f"{name}.log")
-                child = Child(spec, log, self.directory.root, self._changed)
+                child = Child(spec, log, self.directory.root, self._changed, self.fork_server)
                 self._children[name] = child
                 self._parts[name] = child.part
                 self._ready[name] = child.became_ready
@@ -270,6 +274,8 @@ class EmbeddedStack:
         if ROLES in self._wanted:
             with suppress(Exception):
                 await leftovers.reap_sandboxes(self.settings)
+        if self.fork_server is not None:
+            self.fork_server.close()
         if self._services is not None:
             self._services.objects.remove_sockets()
         self._status = status
