@@ -9,7 +9,7 @@ from support.scripts import approve, call, coder, plan, planner, reviewer, shell
 from support.stack import kill_and_wait
 
 PROCESSES = ["worker-1", "gateway", "postgres", "temporal", "objects"]
-FURTHER = ["worker-2", "replay-engine", "api", "vectors", "embeddings"]
+FURTHER = ["worker-2", "fork-server", "replay-engine", "api", "vectors", "embeddings"]
 
 LINES = 12
 
