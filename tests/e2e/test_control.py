@@ -1,5 +1,12 @@
 """Pausing and going on: by a person, at a limit of the budget, by the circuit breaker, and for want of a model."""
 
+import asyncio
+
+from temporalio.client import Client
+
+from journeyman.platform.embedded.stack import EmbeddedStack
+from journeyman.platform.kit.names import SIGNAL_RESUME, subtask_workflow_id, task_workflow_id
+from support.holding import log_held, waiting_for_log
 from support.platform import Platform
 from support.scripts import approve, call, coder, plan, planner, reviewer, shell, simple, work
 
@@ -71,6 +78,33 @@ async def test_the_circuit_breaker_pauses_an_agent_that_repeats_itself(platform:
     outcome = await platform.end(task_id)
     assert outcome.task["state"] == "succeeded"
     assert outcome.of("circuit_breaker.tripped")[0]["data"]["kind"] == "repeat"
+
+
+async def test_a_pause_noted_after_the_task_was_let_go_on_is_taken_back(
+    platform: Platform, full_stack: EmbeddedStack
+) -> None:
+    """As when two subtasks trip the breaker, and a person resumes the task between the second's signal and its note."""
+    threads = [
+        planner(plan()),
+        coder({**shell("cat nothing"), "repeat": 6}, *(shell(f"echo {n} >> file") for n in range(3)), work()),
+        reviewer(approve()),
+    ]
+    task_id = await platform.submit(threads)
+    client = await Client.connect(full_stack.settings.temporal_address)
+    subtask = client.get_workflow_handle(subtask_workflow_id(task_id, "s1", 1, 0))
+    async with log_held(full_stack, task_id, after="circuit_breaker.tripped"):
+        await waiting_for_log(full_stack)
+        await client.get_workflow_handle(task_workflow_id(task_id)).signal(SIGNAL_RESUME)
+        async with asyncio.timeout(30):
+            while (await subtask.query("progress"))["standing"] < 2:
+                await asyncio.sleep(0.05)
+    outcome = await platform.end(task_id)
+    assert outcome.task["state"] == "succeeded"
+    paused, resumed, *_ = (n for n, type_ in enumerate(outcome.types) if type_ in {"task.paused", "task.resumed"})
+    calls = [n for n, type_ in enumerate(outcome.types) if type_ == "model.started"]
+    assert outcome.types[paused] == "task.paused"
+    assert not [n for n in calls if paused < n < resumed]
+    assert [n for n in calls if n > resumed]
 
 
 async def test_without_a_model_the_task_waits_and_goes_on_by_itself(platform: Platform) -> None:

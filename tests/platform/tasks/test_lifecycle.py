@@ -62,6 +62,22 @@ async def test_pause_and_resume_are_written_once(database: Database) -> None:
     assert await types_of(database, task_id) == ["task.paused", "task.resumed"]
 
 
+async def test_a_pause_under_a_step_key_is_noted_once_and_taken_back_alone(database: Database) -> None:
+    task_id = await make_task(database)
+    async with database.transaction() as session:
+        assert await lifecycle.pause(session, task_id, "circuit_breaker", step_key="one")
+        assert not await lifecycle.resume(session, task_id, only_step_key="another")
+        assert await lifecycle.resume(session, task_id, only_step_key="one")
+        assert not await lifecycle.pause(session, task_id, "circuit_breaker", step_key="one"), (
+            "an attempt repeated late"
+        )
+        assert await lifecycle.pause(session, task_id, "circuit_breaker", step_key="two")
+        assert not await lifecycle.resume(session, task_id, only_step_key="one")
+        assert await lifecycle.pause(session, task_id, "user")
+        assert not await lifecycle.resume(session, task_id, only_step_key="two"), "a person's pause stands"
+        assert await lifecycle.resume(session, task_id)
+
+
 @pytest.mark.parametrize("reason", ["budget", "model_unavailable", "circuit_breaker", "context_exhausted"])
 async def test_a_persons_pause_outranks_every_other(caller: Caller, database: Database, reason: str) -> None:
     task_id = await make_task(database, caller.project_id, state="running")

@@ -82,14 +82,20 @@ class Control:
         if self._cut_short:
             raise Interrupted
 
-    async def stop(self, task: Pause) -> None:
-        """Pause the whole task from within.
+    async def stop(
+        self, task: TaskRef, reason: str, detail: str | None = None, facts: dict[str, Any] | None = None
+    ) -> None:
+        """Pause the whole task from within, and return when it goes on.
 
-        The workflows are told before the store is: whoever sees the pause and resumes the task comes after it.
+        The workflows are told before the store is: whoever sees the pause and resumes the task comes after it. Who resumed
+        it for the sake of an earlier pause may have come between the two: then the note is taken back.
         """
-        self.pause(task.reason)
-        await self._spread(task.reason)
-        await store("pause_task", task)
+        pause = Pause(id=str(workflow.uuid4()), task=task, reason=reason, detail=detail, facts=facts or {})
+        self.pause(reason)
+        await self._spread(reason)
+        await store("pause_task", pause)
+        await self.gate()
+        await store("end_pause", pause)
 
     async def gate(self) -> None:
         """Return as soon as the task is not paused. Raises :class:`asyncio.CancelledError` once it is to be cancelled."""
@@ -154,7 +160,7 @@ async def converse(control: Control, thread: ThreadRef, step: int) -> Talk:
             if reason is None:
                 raise
             detail = str(error.cause) if error.cause else None
-            await control.stop(Pause(task=thread.task, reason=reason, detail=detail, facts=facts_of(error)))
+            await control.stop(thread.task, reason, detail, facts_of(error))
             tries += 1
             continue
         outcome = await _run_tools(control, current.model_copy(update={"new_tokens": turn.new_tokens}))
@@ -166,7 +172,7 @@ async def converse(control: Control, thread: ThreadRef, step: int) -> Talk:
         if outcome.submitted:
             return Talk(step, outcome)
         if outcome.tripped is not None:
-            await control.stop(Pause(task=thread.task, reason="circuit_breaker", detail=outcome.tripped))
+            await control.stop(thread.task, "circuit_breaker", outcome.tripped)
     return Talk(step)
 
 

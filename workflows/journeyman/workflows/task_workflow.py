@@ -162,9 +162,9 @@ class TaskWorkflow:
         while self._rewinds and not self._cancelled:
             rewind_id = self._rewinds.pop(0)
             wanted = ApplyRewind(task=self._task, rewind_id=rewind_id)
-            before, paused_for = self._progress, self._control.paused_for
+            before, changes = self._progress, self._control.changes
             self._progress = await in_sandbox("apply_rewind", wanted, TaskProgress)
-            if self._progress.paused_for is None and self._control.paused_for == paused_for:
+            if self._progress.paused_for is None and self._control.changes == changes:
                 # The reason to pause was undone with the rest. One that came meanwhile holds.
                 self._control.resume()
             self._progress.rewinds = [*before.rewinds, rewind_id][-REWINDS_REMEMBERED:]

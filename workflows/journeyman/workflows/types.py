@@ -227,8 +227,13 @@ class Verification(BaseModel):
 
 
 class Pause(BaseModel):
+    id: str
     task: TaskRef
     reason: str
     detail: str | None = None
     facts: dict[str, Any] = {}
     """Of a budget: level, limit, spent, of, period, since."""
+
+    @property
+    def step_key(self) -> str:
+        return f"{self.task.task_id}:pause:{self.id}"

@@ -123,6 +123,7 @@ def activities_by_queue(resources: Resources) -> dict[Queue, list[Callable[..., 
         Queue.ORCHESTRATION: [
             lifecycle.change_state,
             lifecycle.pause_task,
+            lifecycle.end_pause,
             lifecycle.finish_task,
             lifecycle.load_plan,
             approvals.settle_approvals,

@@ -56,7 +56,9 @@ async def warn(session: AsyncSession, task: Task) -> None:
                 count_after_commit(session, BUDGET_WARNED, standing.level, used["limit"])
 
 
-async def exhausted(session: AsyncSession, task_id: str, facts: Json, detail: str) -> None:
+async def exhausted(
+    session: AsyncSession, task_id: str, facts: Json, detail: str, *, step_key: str | None = None
+) -> None:
     """Pause a task at a limit; ``facts`` are the details of the :class:`BudgetExhausted` that stopped it.
 
     Whoever moved the limit between the refusal and this found no paused task to resume: it is resumed here.
@@ -65,7 +67,7 @@ async def exhausted(session: AsyncSession, task_id: str, facts: Json, detail: st
     project_id = await repository.project_of(session, task_id)
     project = await repository.lock_project(session, project_id, shared=True)
     assert project is not None
-    if not await lifecycle.pause(session, task_id, "budget", {**known, "detail": detail}):
+    if not await lifecycle.pause(session, task_id, "budget", {**known, "detail": detail}, step_key=step_key):
         return
     await append(session, task_id, EventType.BUDGET_EXHAUSTED, {**known, "detail": detail})
     count_after_commit(session, BUDGET_EXHAUSTED, str(known.get("level", "task")), str(known.get("limit", "unknown")))

@@ -177,6 +177,12 @@ async def known(session: AsyncSession, step_key: str) -> bool:
     return await session.scalar(sa.select(Event.seq).where(Event.step_key == step_key)) is not None
 
 
+async def newest_step_key(session: AsyncSession, task_id: str, type_: EventType) -> str | None:
+    """The step key of the task's last event of this type; None when it has none."""
+    newest = sa.select(Event.step_key).where(Event.task_id == task_id, Event.type == type_.value)
+    return await session.scalar(newest.order_by(Event.seq.desc()).limit(1))
+
+
 async def _why_not(session: AsyncSession, task_id: str, step_key: str | None) -> Appended:
     if step_key is not None:
         existing = (

@@ -8,7 +8,7 @@ from sqlalchemy.orm import load_only
 
 from journeyman.platform.approvals.withdrawal import withdraw
 from journeyman.platform.events.calls import end_open_calls
-from journeyman.platform.events.log import append, known
+from journeyman.platform.events.log import append, known, newest_step_key
 from journeyman.platform.events.types import EventType
 from journeyman.platform.kit.clock import now
 from journeyman.platform.kit.errors import Conflict, NotFound
@@ -107,26 +107,42 @@ async def transition(
     return task
 
 
-async def pause(session: AsyncSession, task_id: str, reason: str, data: dict[str, Any] | None = None) -> bool:
-    """Note beside the state that the task waits, and why. Returns whether that was news.
+async def pause(
+    session: AsyncSession,
+    task_id: str,
+    reason: str,
+    data: dict[str, Any] | None = None,
+    *,
+    step_key: str | None = None,
+) -> bool:
+    """Note beside the state that the task waits, and why. Returns whether that was news; never again under a ``step_key``.
 
     A person's pause outranks every other: what else is in the way shows again once the person lets the task go on.
     """
     task = await lock_task(session, task_id)
     if TaskState(task.state) in TERMINAL or task.paused_reason in {reason, "user"}:
         return False
+    if step_key is not None and await known(session, step_key):
+        return False
     task.paused_reason = reason
     task.paused_detail = data or None
     count_after_commit(session, TASK_PAUSES, reason)
-    await append(session, task_id, EventType.TASK_PAUSED, {"reason": reason, **(data or {})})
+    await append(session, task_id, EventType.TASK_PAUSED, {"reason": reason, **(data or {})}, step_key=step_key)
     return True
 
 
-async def resume(session: AsyncSession, task_id: str, *, only_reason: str | None = None) -> bool:
-    """Take the pause away. With ``only_reason``, only a pause for that reason. Returns whether there was one."""
+async def resume(
+    session: AsyncSession, task_id: str, *, only_reason: str | None = None, only_step_key: str | None = None
+) -> bool:
+    """Take the pause away; only one for this reason, or only the one noted under this step key, if that is given.
+
+    Returns whether there was one.
+    """
     task = await lock_task(session, task_id)
     reason = task.paused_reason
     if reason is None or TaskState(task.state) in TERMINAL or only_reason not in {None, reason}:
+        return False
+    if only_step_key is not None and await newest_step_key(session, task_id, EventType.TASK_PAUSED) != only_step_key:
         return False
     task.paused_reason = None
     task.paused_detail = None

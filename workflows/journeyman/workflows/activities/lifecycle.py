@@ -45,12 +45,20 @@ class LifecycleActivities:
     @beating
     async def pause_task(self, pause: Pause) -> None:
         """Note that the task waits, and why; at a limit that was moved meanwhile it goes on at once."""
+        task_id, key = pause.task.task_id, pause.step_key
         async with self._database.transaction() as session:
             if pause.reason == "budget":
-                await budgets.exhausted(session, pause.task.task_id, pause.facts, pause.detail or "")
+                await budgets.exhausted(session, task_id, pause.facts, pause.detail or "", step_key=key)
             else:
                 detail = {"detail": pause.detail} if pause.detail else {}
-                await lifecycle.pause(session, pause.task.task_id, pause.reason, detail)
+                await lifecycle.pause(session, task_id, pause.reason, detail, step_key=key)
+
+    @activity.defn
+    @beating
+    async def end_pause(self, pause: Pause) -> None:
+        """Take back the note of this very pause, if it still stands: whoever let the task go on did so before it was made."""
+        async with self._database.transaction() as session:
+            await lifecycle.resume(session, pause.task.task_id, only_step_key=pause.step_key)
 
     @activity.defn
     @beating
