@@ -15,7 +15,6 @@ full_stack        EmbeddedStack with everything, API, gateway and workers includ
 import asyncio
 from collections.abc import AsyncIterator
 
-import httpx
 import pytest
 
 from journeyman.platform.embedded.postgres import create_database
@@ -25,7 +24,7 @@ from journeyman.platform.kit.migrate import upgrade
 from journeyman.platform.kit.s3 import S3ObjectStore
 from journeyman.platform.kit.settings import Settings
 from support.database import truncate_all
-from support.platform import Platform
+from support.platform import Platform, client_of
 from support.stack import SessionStack
 
 
@@ -101,14 +100,6 @@ async def full_stack(session_stack: SessionStack) -> EmbeddedStack:
 
 @pytest.fixture
 async def platform(full_stack: EmbeddedStack) -> AsyncIterator[Platform]:
-    """A client of ``full_stack`` with its admin key; what the test submitted is cancelled at its end."""
-    settings = full_stack.settings
-    assert settings.replay_scripts is not None
-    key = (settings.data_dir / "admin.key").read_text().strip()
-    async with httpx.AsyncClient(
-        base_url=settings.api_url, headers={"Authorization": f"Bearer {key}"}, timeout=30
-    ) as client:
-        running = Platform(client, settings.replay_scripts)
+    """A client of ``full_stack``."""
+    async with client_of(full_stack) as running:
         yield running
-        for task_id in running.submitted:
-            await client.post(f"/v1/tasks/{task_id}/cancel")

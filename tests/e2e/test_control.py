@@ -31,7 +31,7 @@ async def test_a_person_pauses_and_resumes(platform: Platform) -> None:
 
 async def test_a_paused_task_can_be_cancelled(platform: Platform) -> None:
     task_id = await platform.submit(simple(*(shell(f"sleep 0.2; echo {n} >> log") for n in range(8))))
-    await platform.wait_until_event(task_id, "agent.tool_result")
+    await platform.wait_until_call(task_id, "echo 0")
     await platform.client.post(f"/v1/tasks/{task_id}/pause")
     await platform.wait_until_still(task_id)
     await platform.client.post(f"/v1/tasks/{task_id}/cancel")

@@ -3,11 +3,15 @@
 import asyncio
 import json
 import uuid
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import httpx
+
+from journeyman.platform.embedded.stack import EmbeddedStack
 
 TERMINAL = {"succeeded", "failed", "errored", "cancelled"}
 
@@ -137,3 +141,18 @@ class Platform:
         response = await self.client.get(path, params=params)
         response.raise_for_status()
         return response.json()
+
+
+@asynccontextmanager
+async def client_of(stack: EmbeddedStack) -> AsyncIterator[Platform]:
+    """A client with the stack's admin key; what is submitted through it is cancelled at the end."""
+    settings = stack.settings
+    assert settings.replay_scripts is not None
+    key = (settings.data_dir / "admin.key").read_text().strip()
+    async with httpx.AsyncClient(
+        base_url=settings.api_url, headers={"Authorization": f"Bearer {key}"}, timeout=30
+    ) as client:
+        running = Platform(client, settings.replay_scripts)
+        yield running
+        for task_id in running.submitted:
+            await client.post(f"/v1/tasks/{task_id}/cancel")

@@ -16,14 +16,13 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-import httpx
 from temporalio.client import Client
 
 from journeyman.platform.embedded.stack import EVERYTHING
 from journeyman.platform.kit.temporal import connect
 from support.histories import FOLDER, replayer, stored, write_code
 from support.inbox import Inbox
-from support.platform import Platform
+from support.platform import Platform, client_of
 from support.scripts import approve, coder, plan, planner, reject, reviewer, shell, subtask, work
 from support.stack import SessionStack
 
@@ -186,6 +185,10 @@ SCENARIOS: dict[str, Scenario] = {
 }
 
 
+APART: dict[str, Scenario] = {"apart": paused, "apart-approved": approved}
+"""Recorded where models and sandboxes have workers of their own, so that a step is two activities."""
+
+
 async def _ended(platform: Platform, task_id: str, state: str) -> None:
     outcome = await platform.end(task_id, 300)
     if outcome.task["state"] != state:
@@ -220,21 +223,24 @@ def _without_identities(value: Any) -> Any:
 
 
 async def record(names: list[str]) -> None:
-    stack = SessionStack()
+    for scenarios, together in ((SCENARIOS, True), (APART, False)):
+        wanted = {name: scenario for name, scenario in scenarios.items() if name in names}
+        if wanted:
+            await _record(wanted, together=together)
+    write_code()
+
+
+async def _record(scenarios: dict[str, Scenario], *, together: bool) -> None:
+    stack = SessionStack(together=together)
     try:
         running = await stack.ask(*EVERYTHING)
-        settings = running.settings
-        assert settings.replay_scripts is not None
-        key = (settings.data_dir / "admin.key").read_text().strip()
-        headers = {"Authorization": f"Bearer {key}"}
-        async with httpx.AsyncClient(base_url=settings.api_url, headers=headers, timeout=60) as http:
-            platform, client = Platform(http, settings.replay_scripts), await connect(settings)
-            ids = [await SCENARIOS[name](platform) for name in names]
-            for name, task_id in zip(names, ids, strict=True):
+        client = await connect(running.settings)
+        async with client_of(running) as platform:
+            ids = [await scenario(platform) for scenario in scenarios.values()]
+            for name, task_id in zip(scenarios, ids, strict=True):
                 print(f"{name}: {await _keep(client, task_id, FOLDER / name)} runs")
     finally:
         await stack.close()
-    write_code()
 
 
 async def accept() -> None:
@@ -245,4 +251,4 @@ async def accept() -> None:
 
 
 if __name__ == "__main__":
-    asyncio.run(accept() if sys.argv[1:] == ["--accept"] else record(sys.argv[1:] or list(SCENARIOS)))
+    asyncio.run(accept() if sys.argv[1:] == ["--accept"] else record(sys.argv[1:] or [*SCENARIOS, *APART]))

@@ -10,17 +10,18 @@ from journeyman.platform.embedded.specs import Part, Status
 from journeyman.platform.embedded.stack import EmbeddedStack
 from journeyman.platform.kit.settings import Settings
 
-RUN_EVENTS = 80
+RUN_EVENTS = 40
 """Events of a workflow's run after which Temporal suggests a new one: some six turns, so that long tasks have many runs."""
 
 
 class SessionStack:
     """Starts nothing until a test asks, then only that, once, and stops all of it at the end.
 
-    Lives below a short temporary directory: Unix sockets have a limit of 108 bytes.
+    ``together``: ``Settings.workers_together``, which is on wherever one machine does it all. Lives below a short temporary directory: Unix sockets have a limit of 108 bytes.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, *, together: bool = True) -> None:
+        self._together = together
         self._root = tempfile.TemporaryDirectory(prefix="jm-test-", ignore_cleanup_errors=True)
         self.directory = Path(self._root.name)
         self._stack: EmbeddedStack | None = None
@@ -42,6 +43,7 @@ class SessionStack:
                 )
                 stack = EmbeddedStack(self.directory / "data", parts=(), settings=settings, workers=2)
                 await stack.start()
+                stack.settings = stack.settings.model_copy(update={"workers_together": self._together})
                 self._stack = stack
             await self._stack.add(*parts)
             return self._stack

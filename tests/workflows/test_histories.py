@@ -8,6 +8,7 @@ from temporalio.client import WorkflowHistory
 
 from journeyman.workflows import fingerprint
 from support.histories import CODE, FOLDER, changes, code, replayer, stored
+from support.record_histories import APART, SCENARIOS
 
 HISTORIES = dict(stored())
 
@@ -29,7 +30,7 @@ Tasks that run now have histories of the older code. What to do:
 
 def test_there_are_histories_of_every_scenario() -> None:
     scenarios = {name.split("/")[0] for name in HISTORIES}
-    assert {"replanned", "paused", "cancelled", "many-runs", "parallel", "over-budget", "approved"} <= scenarios
+    assert scenarios == {*SCENARIOS, *APART}
     runs = [name for name in HISTORIES if name.startswith("many-runs/") and "SubtaskWorkflow" in name]
     assert len(runs) >= 3
 

@@ -151,10 +151,7 @@ async def converse(control: Control, thread: ThreadRef, step: int) -> Talk:
         await control.gate()
         current = Step(thread=thread, number=step, tries=tries)
         try:
-            turn = await control.run(_call_model(current))
-        except Interrupted:
-            tries += 1
-            continue
+            outcome = await _take(control, current)
         except ActivityError as error:
             reason = PAUSES.get(code_of(error))
             if reason is None:
@@ -163,9 +160,11 @@ async def converse(control: Control, thread: ThreadRef, step: int) -> Talk:
             await control.stop(thread.task, reason, detail, facts_of(error))
             tries += 1
             continue
-        outcome = await _run_tools(control, current.model_copy(update={"new_tokens": turn.new_tokens}))
         if outcome is None:
             return Talk(step, suspended=True)
+        if outcome.unanswered:
+            tries += 1
+            continue
         step += 1
         tries = 0
         idle = idle + 1 if outcome.idle else 0
@@ -176,9 +175,20 @@ async def converse(control: Control, thread: ThreadRef, step: int) -> Talk:
     return Talk(step)
 
 
-def _call_model(step: Step) -> workflow.ActivityHandle[Turn]:
+async def _take(control: Control, step: Step) -> StepOutcome | None:
+    """Call the model and carry out its calls; None to go on waiting for people's decisions on them in a new run."""
+    together = are_together()
+    try:
+        turn = await control.run(_start_at_model("take_step" if together else "call_model", step))
+    except Interrupted:
+        # How far it came is known to the store alone.
+        return await _cut_short(step) if together else StepOutcome(unanswered=True)
+    return await _run_tools(control, step.model_copy(update={"new_tokens": turn.new_tokens}), turn.outcome)
+
+
+def _start_at_model(activity: str, step: Step) -> workflow.ActivityHandle[Turn]:
     return workflow.start_activity(
-        "call_model",
+        activity,
         step,
         result_type=Turn,
         task_queue=queue_for(Queue.MODELS),
@@ -189,14 +199,16 @@ def _call_model(step: Step) -> workflow.ActivityHandle[Turn]:
     )
 
 
-async def _run_tools(control: Control, step: Step) -> StepOutcome | None:
+async def _run_tools(control: Control, step: Step, outcome: StepOutcome | None) -> StepOutcome | None:
     """Carry out the step's calls, when those that need it are decided; None to go on waiting for that in a new run.
 
-    After an interruption, those that are not done are ended, and said to be so.
+    ``outcome``: what a first try came to, if there was one. After an interruption, calls that are not done are ended, and said
+    to be so.
     """
     try:
         while True:
-            outcome = await control.run(start_in_sandbox("run_tools", step, StepOutcome))
+            if outcome is None:
+                outcome = await control.run(start_in_sandbox("run_tools", step, StepOutcome))
             if not outcome.waiting:
                 return outcome
             decided = await until_decided(
@@ -208,8 +220,14 @@ async def _run_tools(control: Control, step: Step) -> StepOutcome | None:
             if not decided:
                 return None
             await control.gate()
+            outcome = None
     except Interrupted:
-        return await in_sandbox("run_tools", step.model_copy(update={"interrupted": True}), StepOutcome)
+        return await _cut_short(step)
+
+
+async def _cut_short(step: Step) -> StepOutcome:
+    """End what is under way of the step's calls, and begin none."""
+    return await in_sandbox("run_tools", step.model_copy(update={"interrupted": True}), StepOutcome)
 
 
 async def until_decided(
@@ -250,9 +268,14 @@ def code_of(error: ActivityError) -> str:
     return (error.cause.type or "") if isinstance(error.cause, ApplicationError) else ""
 
 
+def are_together() -> bool:
+    """Whether all workers have all roles, as far as this workflow is concerned."""
+    return bool(workflow.memo_value(MEMO_TOGETHER, default=False))
+
+
 def queue_for(role: Queue) -> Queue:
     """Where activities of this role go: to its own queue, or to the workflow's where all workers have all roles."""
-    return Queue.ORCHESTRATION if workflow.memo_value(MEMO_TOGETHER, default=False) else role
+    return Queue.ORCHESTRATION if are_together() else role
 
 
 def facts_of(error: ActivityError) -> dict[str, Any]:

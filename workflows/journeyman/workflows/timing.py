@@ -40,8 +40,9 @@ TURNS_PER_THREAD: Final = 300
 """Turns without a hand-over after which a conversation counts as stuck."""
 
 EVENTS_PER_RUN: Final = 2_000
-"""Events of a workflow's history after which it goes on as a new run, some 170 turns: a worker that takes it over replays
-all of them first, on one core that others wait for too. Temporal itself suggests a new run at 4,096."""
+"""Events of a workflow's history after which it goes on as a new run, some 330 turns, or 170 where a turn is
+two activities: a worker that takes it over replays all of them first, on one core that others wait for too. Temporal itself
+suggests a new run at 4,096."""
 
 IDLE_TURNS: Final = 5
 """Turns in a row that called no tool, each answered with a reminder, after which a conversation counts as stuck."""

@@ -91,12 +91,6 @@ class Step(BaseModel):
         return f"{self.thread.thread_id}:{self.number}"
 
 
-class Turn(BaseModel):
-    """What a model call came to."""
-
-    new_tokens: int = 0
-
-
 class StepOutcome(BaseModel):
     """What the tool calls of a step came to.
 
@@ -114,6 +108,15 @@ class StepOutcome(BaseModel):
     """A plan was handed over, and the task's policy asks for a person's approval of it."""
     waiting: list[str] = []
     """Ids of approvals that are pending: none of the step's calls was carried out yet that come after one of these."""
+    unanswered: bool = False
+    """The model's answer, whose calls were to be carried out, is not there: the model is to be called again."""
+
+
+class Turn(BaseModel):
+    """What a model call came to. ``outcome``: of its tool calls, if they were carried out at once."""
+
+    new_tokens: int = 0
+    outcome: StepOutcome | None = None
 
 
 class Waiting(BaseModel):

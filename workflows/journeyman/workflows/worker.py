@@ -37,6 +37,7 @@ from journeyman.workflows.activities.lifecycle import LifecycleActivities
 from journeyman.workflows.activities.models import ModelActivities
 from journeyman.workflows.activities.preparation import PreparationActivities
 from journeyman.workflows.activities.segments import ContextWindow
+from journeyman.workflows.activities.steps import StepActivities
 from journeyman.workflows.activities.tools import ToolActivities
 from journeyman.workflows.activities.verification import VerificationActivities
 from journeyman.workflows.activities.workplace import Workplaces
@@ -131,6 +132,8 @@ def activities_by_queue(resources: Resources) -> dict[Queue, list[Callable[..., 
             approvals.plan_verdict,
             conversation.deliver_findings,
             handover.reflect,
+            # Asked for only where this queue's workers carry out all activities.
+            StepActivities(models, tools).take_step,
         ],
         Queue.MODELS: [models.call_model],
         Queue.SANDBOXES: [

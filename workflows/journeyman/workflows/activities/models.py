@@ -50,6 +50,10 @@ class ModelActivities:
     @activity.defn
     @beating
     async def call_model(self, step: Step) -> Turn:
+        """See :meth:`answer`."""
+        return await self.answer(step)
+
+    async def answer(self, step: Step) -> Turn:
         """Ask the role's model for its next message and store it under the step key; a stored one is not asked for again."""
         key = f"{step.key}:answer"
         attempt = step.tries * ATTEMPTS_PER_EXECUTION + activity.info().attempt

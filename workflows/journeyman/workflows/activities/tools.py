@@ -61,6 +61,10 @@ class ToolActivities:
     @activity.defn
     @beating
     async def run_tools(self, step: Step) -> StepOutcome:
+        """See :meth:`carry_out`."""
+        return await self.carry_out(step)
+
+    async def carry_out(self, step: Step) -> StepOutcome:
         """Run the step's calls in order, store each result once, then make the step's checkpoint.
 
         The last result is stored together with the checkpoint.
@@ -70,6 +74,8 @@ class ToolActivities:
                 session, step.thread.task.task_id, step.thread.thread_id, answer=f"{step.key}:answer"
             )
             stored = await threads.messages_of_step(session, step.thread.thread_id, step.key)
+            if step.interrupted and f"{step.key}:answer" not in stored:
+                return StepOutcome(unanswered=True)
             batch = _Batch(step, start.task, start.thread, done=stored, lease_id=start.sandbox_id)
             calls = batch.read(stored[f"{step.key}:answer"])
             if not batch.task.approval_policy:
