@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from datetime import timedelta
+from typing import Any
 
 import pytest
 
@@ -33,6 +34,30 @@ async def test_a_wrong_clock_is_corrected(
     # And back, when somebody sets it right.
     monkeypatch.setattr(clock, "now", right)
     assert await store.list_keys("clock/") == ["clock/a", "clock/b"]
+
+
+async def test_a_large_upload_meets_the_wrong_clock(
+    settings: Settings, object_store: S3ObjectStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    right = clock.now
+    store = S3ObjectStore.from_settings(settings)
+    monkeypatch.setattr(clock, "now", lambda: right() + timedelta(hours=1))
+    await store.put("clock/large", bytes(8 * 1024 * 1024))
+    assert len(await object_store.get("clock/large")) == 8 * 1024 * 1024
+
+
+async def test_only_a_large_upload_asks_first(settings: Settings, object_store: S3ObjectStore) -> None:
+    store = S3ObjectStore.from_settings(settings)
+    asked: list[bool] = []
+
+    def note(request: Any, **_: Any) -> None:
+        asked.append("Expect" in request.headers)
+
+    store._client.meta.events.register("before-send.s3.PutObject", note)
+    for size in (0, 1000, 128 * 1024, 128 * 1024 + 1):
+        await store.put(f"asked/{size}", bytes(size))
+        assert await object_store.get(f"asked/{size}") == bytes(size)
+    assert asked == [False, False, False, True]
 
 
 async def test_a_wrong_key_is_not_taken_for_a_wrong_clock(settings: Settings, object_store: S3ObjectStore) -> None:

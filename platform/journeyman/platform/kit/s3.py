@@ -3,11 +3,13 @@
 import asyncio
 from collections.abc import Callable
 from functools import partial
+from io import BytesIO
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 import boto3
 from botocore.config import Config
 from botocore.exceptions import BotoCoreError, ClientError
+from botocore.handlers import add_expect_header
 
 from journeyman.platform.kit.errors import Unavailable
 from journeyman.platform.kit.object_store import ObjectNotFound
@@ -21,6 +23,17 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 _ABSENT = {"404", "NoSuchKey", "NotFound"}
+
+
+_UNASKED = 128 * 1024
+"""Bytes that are sent with their request. Of more, a server may refuse a request without reading them, and break the connection."""
+
+
+def _ask_before_large_uploads(params: dict[str, Any], **kwargs: Any) -> None:
+    """Let only a large upload ask first whether it may come, which costs a round trip."""
+    body = params.get("body")
+    if not isinstance(body, BytesIO) or body.getbuffer().nbytes > _UNASKED:
+        add_expect_header(params=params, **kwargs)
 
 
 class S3ObjectStore:
@@ -50,6 +63,8 @@ class S3ObjectStore:
             ),
         )
         follow_the_servers_clock(client)
+        client.meta.events.unregister("before-call.s3", add_expect_header)
+        client.meta.events.register("before-call.s3", _ask_before_large_uploads)
         return cls(client, settings.s3_bucket)
 
     async def put(self, key: str, data: bytes) -> None:
