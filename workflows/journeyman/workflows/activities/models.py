@@ -3,6 +3,7 @@
 import asyncio
 import time
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Any, Final
 
 from temporalio import activity
@@ -38,6 +39,14 @@ ATTEMPTS_PER_EXECUTION: Final = 100_000
 """Spreads the attempts of several executions of a step apart, so that each request to the gateway has its own number."""
 
 
+@dataclass(frozen=True, slots=True)
+class Fresh:
+    """An answer that has just been stored, and what its step began with: nothing else is stored of the step yet."""
+
+    start: StepStart
+    message: dict[str, Any]
+
+
 class ModelActivities:
     def __init__(
         self, database: Database, engine: ModelEngine, *, idle_timeout_s: float, window: ContextWindow
@@ -51,9 +60,10 @@ class ModelActivities:
     @beating
     async def call_model(self, step: Step) -> Turn:
         """See :meth:`answer`."""
-        return await self.answer(step)
+        turn, _ = await self.answer(step)
+        return turn
 
-    async def answer(self, step: Step) -> Turn:
+    async def answer(self, step: Step) -> tuple[Turn, Fresh | None]:
         """Ask the role's model for its next message and store it under the step key; a stored one is not asked for again."""
         key = f"{step.key}:answer"
         attempt = step.tries * ATTEMPTS_PER_EXECUTION + activity.info().attempt
@@ -61,7 +71,7 @@ class ModelActivities:
         async with self._database.statements() as session:
             start = await steps.begin(session, step.thread.task.task_id, step.thread.thread_id, answer=key)
             if start.answered:
-                return Turn()
+                return Turn(), None
             task, thread = start.task, start.thread
             if start.limited:
                 await budgets.check(session, task)
@@ -124,7 +134,7 @@ class ModelActivities:
         async with self._database.transaction() as session:
             return await Prompt.load(session, await threads.get_thread(session, thread.id))
 
-    async def _store(self, start: StepStart, step: Step, key: str, answer: ModelAnswer) -> Turn:
+    async def _store(self, start: StepStart, step: Step, key: str, answer: ModelAnswer) -> tuple[Turn, Fresh | None]:
         calls = [{"id": call.id, "name": call.name, "arguments": call.arguments} for call in answer.tool_calls]
         message = assistant_message(answer.text, calls, answer.reasoning)
         usage = answer.usage
@@ -141,7 +151,7 @@ class ModelActivities:
                 new_segment=SegmentState().model_dump(mode="json"),
             )
             if not new:
-                return Turn()
+                return Turn(), None
             events = [_completed(step, key, answer), *_told(step, answer, message, seq)]
             await append_all(session, task_id, events, locked=True)
             if activity.info().attempt > 1:
@@ -150,9 +160,8 @@ class ModelActivities:
                 await steering.mark_acted_on(session, await threads.get_thread(session, thread_id))
             if start.limited:
                 await budgets.warn(session, start.task)
-        if usage is None:
-            return Turn()
-        return Turn(new_tokens=max(0, usage.prompt_tokens - usage.cached_tokens) + usage.completion_tokens)
+        uncached = 0 if usage is None else max(0, usage.prompt_tokens - usage.cached_tokens) + usage.completion_tokens
+        return Turn(new_tokens=uncached), Fresh(start, message)
 
     async def _failed(self, step: Step, attempt: int, error: JourneymanError) -> None:
         """Note the failure; after some in a row, show the task as waiting for the model."""

@@ -27,9 +27,10 @@ class StepActivities:
         Only the model call fails the activity. When the tool calls cannot be carried out, the outcome is left out: they are
         tried again as ``run_tools``, as often and at such intervals as befits them, and find what was done of them here.
         """
-        turn = await self._models.answer(step)
+        turn, fresh = await self._models.answer(step)
+        step = step.model_copy(update={"new_tokens": turn.new_tokens})
         try:
-            turn.outcome = await self._tools.carry_out(step.model_copy(update={"new_tokens": turn.new_tokens}))
+            turn.outcome = await self._tools.carry_out(step, fresh)
         except Exception:  # which of them passes is decided where they are tried again
             logger.warning("the tool calls of step %s stopped; they are tried again", step.key, exc_info=True)
         return turn

@@ -32,6 +32,7 @@ from journeyman.platform.threads.models import Thread
 from journeyman.workflows.activities.approvals import Answer, ask_for_calls, asks_for_plans
 from journeyman.workflows.activities.breaker import tell, watch
 from journeyman.workflows.activities.knowledge import Knowledge
+from journeyman.workflows.activities.models import Fresh
 from journeyman.workflows.activities.submissions import judge, record_submission
 from journeyman.workflows.activities.tool_runner import ToolResult, ToolRunner
 from journeyman.workflows.activities.workplace import Workplace, Workplaces
@@ -64,16 +65,19 @@ class ToolActivities:
         """See :meth:`carry_out`."""
         return await self.carry_out(step)
 
-    async def carry_out(self, step: Step) -> StepOutcome:
+    async def carry_out(self, step: Step, fresh: Fresh | None = None) -> StepOutcome:
         """Run the step's calls in order, store each result once, then make the step's checkpoint.
 
-        The last result is stored together with the checkpoint.
+        The last result is stored together with the checkpoint. ``fresh`` spares the question what is stored.
         """
         async with self._database.statements() as session:
-            start = await steps.begin(
-                session, step.thread.task.task_id, step.thread.thread_id, answer=f"{step.key}:answer"
-            )
-            stored = await threads.messages_of_step(session, step.thread.thread_id, step.key)
+            if fresh is not None:
+                start, stored = fresh.start, {f"{step.key}:answer": fresh.message}
+            else:
+                start = await steps.begin(
+                    session, step.thread.task.task_id, step.thread.thread_id, answer=f"{step.key}:answer"
+                )
+                stored = await threads.messages_of_step(session, step.thread.thread_id, step.key)
             if step.interrupted and f"{step.key}:answer" not in stored:
                 return StepOutcome(unanswered=True)
             batch = _Batch(step, start.task, start.thread, done=stored, lease_id=start.sandbox_id)
