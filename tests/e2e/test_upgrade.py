@@ -24,9 +24,7 @@ LINES = 10
 @asynccontextmanager
 async def other_worker(stack: EmbeddedStack, build_id: str) -> AsyncIterator[None]:
     """One more worker process, of another version of the workflow code."""
-    settings = stack.settings.model_copy(
-        update={"worker_build_id": build_id, "worker_roles": "orchestration", "worker_versioning": "pinned"}
-    )
+    settings = stack.settings.model_copy(update={"worker_build_id": build_id, "worker_versioning": "pinned"})
     process = await asyncio.create_subprocess_exec(
         sys.executable, "-m", "journeyman.platform.cli.main", "worker", env=environment_of(settings)
     )
