@@ -36,7 +36,7 @@ async def test_a_task_from_submit_to_the_last_look(journeyman: CommandLine, plat
     assert "red \\xff\\x00\\x07 end" in result.out
     assert "\x1b" not in result.out
     assert "\x07" not in result.out
-    assert "# uploaded 1 files" in result.err
+    assert "# uploaded 1 file," in result.err
 
     (task,) = [entry for entry in json.loads((await journeyman("list", "--json")).out) if entry["title"] == "Greet"]
     task_id = task["id"]

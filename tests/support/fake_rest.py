@@ -130,11 +130,15 @@ def _routes(server: Server, query: dict[str, str]) -> dict[tuple[str, str], Call
     base = f"/v1/tasks/{TASK}"
     after = int(query.get("after", 0))
     return {
-        ("GET", "/v1/me"): lambda: {"engine": server.engine},
+        ("GET", "/v1/me"): lambda: {"engine": server.engine, "project": {"id": "proj_1"}},
         ("POST", "/v1/tasks"): lambda: {**server.task, "state": "queued"},
         ("GET", "/v1/tasks"): lambda: {"data": [server.task], "next_cursor": None},
         ("GET", base): lambda: server.task,
         ("POST", f"{base}/messages"): lambda: {"id": "pmsg_1", "number": 1, "state": "received"},
+        ("POST", f"{base}/pause"): lambda: server.task,
+        ("POST", f"{base}/resume"): lambda: server.task,
+        ("POST", f"{base}/fork"): lambda: server.task,
+        ("PATCH", f"{base}/budget"): lambda: _with_budget(server),
         ("POST", f"{base}/cancel"): lambda: {**server.task, "state": "cancelled"},
         ("GET", f"{base}/usage"): lambda: {"tokens": 1234, "cost_usd": "0.0420"},
         ("GET", f"{base}/receipts"): lambda: {
@@ -145,6 +149,12 @@ def _routes(server: Server, query: dict[str, str]) -> dict[tuple[str, str], Call
         ("GET", f"{base}/events"): lambda: _event_page(server.events, after, int(query.get("limit", 20))),
         ("POST", "/v1/uploads"): lambda: {"id": "upl_1", "digest": "sha256:0", "files": 2, "bytes": 10},
     }
+
+
+def _with_budget(server: Server) -> dict[str, Any]:
+    """The task under the limits that were sent last."""
+    server.task["budget"] = {**server.task.get("budget", {}), **json.loads(server.requests[-1][2])}
+    return server.task
 
 
 def _event_page(events: list[dict[str, Any]], after: int, limit: int) -> dict[str, Any]:
@@ -187,7 +197,7 @@ def serving() -> Iterator[Server]:
                     404, {"detail": f"There is nothing at {parts.path}.", "code": "not_found", "request_id": "req_2"}
                 )
 
-        do_GET = do_POST = _handle
+        do_GET = do_POST = do_PATCH = _handle
 
         def _chunked(self) -> bytes:
             body = b""

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from journeyman.platform.cli.steps import tell
+from journeyman.platform.cli.suggestions import command
 from journeyman.platform.cli.view import TaskView
 from support.fake_rest import TASK, Server, event
 
@@ -20,12 +21,15 @@ PREVIEW = {
     "plan_revision_then": 1,
     "events_set_aside": 40,
     "subtasks": [{"id": "s1", "title": "Sum", "now": "completed", "then": "running"}],
-    "threads": [{"role": "coder", "subtask_id": "s1", "effect": "goes_on", "messages_set_aside": 8}],
+    "threads": [
+        {"role": "coder", "subtask_id": "s1", "effect": "goes_on", "messages_set_aside": 8},
+        {"role": "coder", "subtask_id": "s2", "effect": "set_aside", "messages_set_aside": 1},
+    ],
     "files": [
         {"subtask_id": None, "added": 0, "modified": 1, "deleted": 30, "data": [{"path": "a.py", "kind": "modified"}]}
     ],
     "messages_set_aside": [{"number": 2, "text": "Faster!\x1b[2J"}],
-    "approvals_withdrawn": 0,
+    "approvals_withdrawn": 1,
     "spent": SPENT,
     "inherited_by_fork": SPENT,
 }
@@ -36,11 +40,20 @@ def test_checkpoints_say_whose_step_made_them(run: Run, server: Server) -> None:
         "id": CHECKPOINT, "event_seq": 9, "created_at": "2026-01-02T03:04:09+00:00", "thread_id": "thr_c",
         "submitted": True, "plan_revision": 1, "epoch": 0, "budget": {"tokens": 100},
     }  # fmt: skip
-    server.refusals["GET", f"{BASE}/checkpoints"] = [(200, {"data": [made], "next_cursor": None})]
+    page: tuple[int, dict[str, Any] | str] = (200, {"data": [made], "next_cursor": None})
+    server.refusals["GET", f"{BASE}/checkpoints"] = [page, page]
+    server.task["state"] = "running"
     result = run("checkpoints", TASK)
     assert result.code == 0
     assert CHECKPOINT in result.out
     assert "coder of s1, handed over" in result.out
+    assert f"go back:             {command()} rewind {TASK} CHECKPOINT\n" in result.err
+    assert f"{command()} fork {TASK} CHECKPOINT" in result.err
+    server.task["state"] = "failed"
+    ended = run("checkpoints", TASK).err
+    assert "has ended (failed)" in ended
+    assert "go back:" not in ended
+    assert f"{command()} fork {TASK} CHECKPOINT" in ended
 
 
 def test_a_preview_tells_and_changes_nothing(run: Run, server: Server) -> None:
@@ -49,13 +62,15 @@ def test_a_preview_tells_and_changes_nothing(run: Run, server: Server) -> None:
     result = run("rewind", TASK, CHECKPOINT, "--preview")
     assert result.code == 0
     for said in (
-        "Goes on running, plan 1; 40 events are set aside",
+        "Goes on running, plan 1; sets aside 40 events",
         "subtask s1 (Sum): completed -> running",
         "coder of s1: goes on, 8 messages set aside",
         "files of the approved work: 0 added, 1 modified, 30 deleted",
         "and 30 more",
         "message 2 is set aside",
         "7 steps",
+        "coder of s2: is set aside, 1 message set aside",
+        "withdraws 1 approval\n",
     ):
         assert said in result.out, said
     assert "\x1b" not in result.out

@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 
 from journeyman.platform.cli.exits import CommandError
+from journeyman.platform.cli.suggestions import command
 from journeyman.platform.cli.tasks import place_for
 from support.fake_rest import KEY, TASK, Server
 
@@ -192,8 +193,35 @@ def test_links_in_the_download_directory_are_not_followed(tmp_path: Path) -> Non
 def test_version_and_help(bare: Run) -> None:
     assert bare("--version").out.startswith("journeyman ")
     result = bare("--help")
-    for command in ("submit", "watch", "list", "show", "cancel", "artifacts", "diff", "logs", "demo", "worker"):
-        assert f"  {command}" in result.out
+    for name in ("submit", "watch", "list", "show", "cancel", "artifacts", "diff", "logs", "demo", "worker"):
+        assert f"  {name}" in result.out
+
+
+@pytest.mark.parametrize("arguments", [["submit", "x", "--budget-cost", "2"], ["fork", TASK, "ckpt_1"]])
+def test_what_the_server_warns_of_is_said_beside_the_id(run: Run, server: Server, arguments: list[str]) -> None:
+    server.task["warnings"] = [{"code": "dollar_limit_without_price", "message": "Nobody knows the price.\x1b[2J"}]
+    result = run(*arguments)
+    assert (result.code, result.out) == (0, f"{TASK}\n")
+    assert "! Nobody knows the price.\\x1b[2J\n" in result.err
+    assert "! Nobody knows the price." in run("show", TASK).out
+
+
+def test_a_task_that_is_paused_is_resumed_with_more(run: Run, server: Server) -> None:
+    server.task |= {
+        "state": "running",
+        "budget": {"max_wall_s": 60},
+        "paused_reason": "budget",
+        "paused_detail": {"level": "task", "limit": "max_wall_s", "spent": 60, "of": 60},
+    }
+    result = run("resume", TASK, "--budget-time", "1h30m")
+    assert (result.code, result.out, result.err) == (0, f"{TASK} goes on (running).\n", "")
+    assert server.bodies("PATCH", f"/v1/tasks/{TASK}/budget") == [{"max_wall_s": 5400}]
+    same = run("resume", TASK, "--json")
+    assert json.loads(same.out)["id"] == TASK
+    again = run("resume", TASK)
+    assert "pauses again at its next step" in again.err
+    assert f"{command()} resume {TASK} --budget-time 2m\n" in again.err
+    assert run("resume", TASK, "--budget-time", "soon").code == 2
 
 
 def test_tell_sends_a_message_under_a_key(run: Run, server: Server) -> None:

@@ -3,6 +3,7 @@ import pytest
 from journeyman.platform.cli import render
 from journeyman.platform.cli.calls import describe_call
 from journeyman.platform.cli.steps import tell
+from journeyman.platform.cli.suggestions import command
 from journeyman.platform.cli.view import Line, TaskView
 from journeyman.platform.events.types import EventType
 from support.fake_rest import course, event
@@ -120,8 +121,13 @@ def test_roles_and_states_are_told_by_more_than_colour() -> None:
 
 
 def test_long_output_keeps_its_end() -> None:
-    assert render.cut([str(n) for n in range(10)], 4) == ["0", "… 7 more lines …", "8", "9"]
-    assert render.cut(["a"], 0) == [] or render.cut(["a"], 1) == ["a"]
+    lines = [str(n) for n in range(10)]
+    assert render.cut(lines, 4) == ["0", "… 6 more lines …", "7", "8", "9"]
+    assert render.cut(lines, 1) == ["… 9 more lines …", "9"]
+    assert render.cut(lines, 2) == ["… 8 more lines …", "8", "9"]
+    assert render.cut(lines, 9) == ["0", "1", "2", "… 1 more line …", "4", "5", "6", "7", "8", "9"]
+    assert render.cut(lines, 0) == render.cut(["a"], 0) == []
+    assert render.cut(["a"], 1) == ["a"]
 
 
 def test_what_waits_is_told_with_the_commands_that_decide_it() -> None:
@@ -145,12 +151,12 @@ def test_what_waits_is_told_with_the_commands_that_decide_it() -> None:
     assert view.waiting == {"apr_1": "$ git push", "apr_2": "plan, revision 2"}
     assert (lines[0].text, lines[0].status) == ("waits for approval: $ git push", "warn")
     assert "It sends commits." in lines[0].detail
-    assert "approve it: journeyman approve apr_1" in lines[0].detail
-    assert 'reject it:  journeyman reject apr_1 --note "…"' in lines[0].detail
-    assert "look at it: journeyman plan task_1" in lines[1].detail
+    assert ("approve it", f"{command()} approve apr_1") in lines[0].how
+    assert ("reject it", f'{command()} reject apr_1 --note "…"') in lines[0].how
+    assert ("look at it", f"{command()} plan task_1") in lines[1].how
     assert (lines[2].text, lines[2].role) == ("plan edited (revision 2): 0 subtasks", "user")
-    assert lines[3].text == "still waits for approval, escalated: $ git push"
-    shown = "\n".join(str(line) for line in render.waiting_lines(view))
+    assert lines[3].text == "still waits for approval: $ git push, escalated"
+    shown = "\n".join(str(line) for line in render.waiting_lines(view, None))
     assert "journeyman approve apr_1" in shown
     decided = {"decision": "rejected", "decided_by": "key_1", "note": "Not now.", "edited": False}
     said = tell(view, event(5, "approval.decided", {"approval_id": "apr_1", **decided}))

@@ -1,6 +1,16 @@
 import pytest
 
-from journeyman.platform.cli.text import duration, lines_of, money, number, one_line, parse_duration, size, visible
+from journeyman.platform.cli.text import (
+    counted,
+    duration,
+    lines_of,
+    money,
+    number,
+    one_line,
+    parse_duration,
+    size,
+    visible,
+)
 
 
 @pytest.mark.parametrize(
@@ -43,6 +53,12 @@ def test_sizes_numbers_and_money() -> None:
     assert [size(5), size(2048), size(5 << 30)] == ["5 B", "2.0 KiB", "5.0 GiB"]
     assert [number(999), number(12_345), number(2_500_000)] == ["999", "12.3 k", "2.50 M"]
     assert [money("0"), money("0.0042"), money(1.5), money("x")] == ["$0.00", "$0.0042", "$1.50", "$?"]
+
+
+def test_nouns_agree_with_their_counts() -> None:
+    assert [counted(n, "file") for n in (0, 1, 2)] == ["0 files", "1 file", "2 files"]
+    assert [counted(n, "memory", "memories") for n in (1, 3)] == ["1 memory", "3 memories"]
+    assert counted(12_345, "token", shown=number(12_345)) == "12.3 k tokens"
 
 
 @pytest.mark.parametrize(("text", "seconds"), [("90", 90), ("90s", 90), ("15m", 900), ("1h30m", 5400), ("1d", 86400)])

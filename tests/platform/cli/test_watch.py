@@ -1,9 +1,11 @@
+import fcntl
 import json
 import os
 import pty
 import signal
 import subprocess
 import sys
+import termios
 import threading
 from typing import Any
 
@@ -92,6 +94,11 @@ def environment(server: Server) -> dict[str, str]:
 COMMAND = [sys.executable, "-m", "journeyman.platform.cli.main"]
 
 
+def _take_terminal() -> None:
+    """Make the terminal on standard input the one that the process is controlled from, as a shell does."""
+    fcntl.ioctl(0, termios.TIOCSCTTY, 0)
+
+
 def on_terminal(server: Server, *arguments: str) -> tuple[int, str]:
     """Run the command on a pseudo-terminal; returns its exit code and what a terminal would have got."""
     master, slave = pty.openpty()
@@ -119,6 +126,33 @@ def test_the_live_view_shows_plan_steps_and_banner(server: Server) -> None:
         assert text in shown
     assert "\\x1b[32m3 passed" in shown
     assert "\x07" not in shown
+
+
+def test_ctrl_c_in_the_live_view_leaves_a_whole_frame_and_the_terminal_as_it_was(server: Server) -> None:
+    server.events = server.events[:8]
+    server.hold_open = True
+    master, slave = pty.openpty()
+    before = termios.tcgetattr(slave)
+    with subprocess.Popen(
+        [*COMMAND, "watch", TASK],
+        stdin=slave, stdout=slave, stderr=slave, env=environment(server), start_new_session=True, preexec_fn=_take_terminal,
+    ) as process:  # fmt: skip
+        shown = b""
+        while b"exit 0" not in shown:
+            shown += os.read(master, 65536)
+        assert not termios.tcgetattr(slave)[3] & termios.ECHO
+        os.write(master, b"\x03")
+        while b"stop it" not in shown:
+            shown += os.read(master, 65536)
+        assert process.wait() == 130
+    assert termios.tcgetattr(slave) == before
+    os.close(slave)
+    os.close(master)
+    text = shown.decode("utf-8", "replace")
+    assert "^C" not in text
+    # What is said last stands below the frame.
+    assert text.rindex("╯") < text.index("No longer watching")
+    assert "waits for the model" not in text[text.rindex("╭") :]
 
 
 def test_ctrl_c_leaves_the_task_alone(server: Server) -> None:

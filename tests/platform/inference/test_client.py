@@ -209,7 +209,7 @@ async def test_another_402_is_a_rejection(client, engine, model_request):
 
 async def test_nobody_listens(model_request, unused_port):
     client = OpenAIModelEngine(f"http://127.0.0.1:{unused_port}/v1", SECRET)
-    with pytest.raises(ModelUnavailable, match="cannot be reached"):
+    with pytest.raises(ModelUnavailable, match="inference gateway cannot be reached"):
         await client.complete(model_request())
     await client.close()
 

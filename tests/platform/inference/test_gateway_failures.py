@@ -87,6 +87,8 @@ async def test_the_engines_refusals_cost_nothing(client, engine, database, proje
     with pytest.raises(error, match="no:") as caught:
         await client.complete(model_request(identity=CallIdentity(project, "s")))
     assert MODEL_KEY not in str(caught.value)
+    assert str(caught.value).startswith("The model's server ")
+    assert f"HTTP {status}" in str(caught.value)
     if status == 429:
         assert caught.value.retry_after_s == 3
     [entry] = await entries(database, project)
@@ -101,6 +103,7 @@ async def test_the_operators_key_is_not_the_callers_fault(client, engine, projec
     with pytest.raises(ModelRejected, match="JOURNEYMAN_MODEL_API_KEY") as caught:
         await client.complete(model_request(identity=CallIdentity(project, "s")))
     assert MODEL_KEY not in str(caught.value)
+    assert str(caught.value).startswith("The model's server refused the platform's key (HTTP 401)")
 
 
 async def test_an_engine_that_is_down(gateway_settings, database, serve_app, project, model_request, unused_port):

@@ -254,6 +254,43 @@ async def test_without_a_model_only_scripted_tasks_are_taken(clean_settings: Set
         assert scripts, "the demo tasks are bundled"
 
 
+async def test_a_dollar_limit_without_a_price_is_warned_of(caller: Caller) -> None:
+    task = await caller.submit(budget={"max_cost_usd": 2})
+    [warning] = task["warnings"]
+    assert warning["code"] == "dollar_limit_without_price"
+    assert "'default'" in warning["message"]
+    assert "JOURNEYMAN_MODEL_PRICES" in warning["message"]
+    assert (await caller.get(f"/v1/tasks/{task['id']}")).json()["warnings"] == [warning]
+    for body in (
+        {"budget": {"max_tokens": 5}},
+        {"budget": {"max_cost_usd": 2}, "models": dict.fromkeys(("planner", "coder", "reviewer"), "gpt-4o-mini")},
+    ):
+        assert (await caller.submit(**body))["warnings"] == []
+    [partly] = (await caller.submit(budget={"max_cost_usd": 2}, models={"coder": "gpt-4o"}, model_tier="fast"))[
+        "warnings"
+    ]
+    assert "'default'" in partly["message"]
+    assert "gpt-4o" not in partly["message"]
+    raised = await caller.patch(f"/v1/tasks/{task['id']}/budget", json={"max_cost_usd": None})
+    assert raised.json()["warnings"] == []
+    path = f"/v1/projects/{caller.project_id}/budget"
+    assert (await caller.patch(path, json={"max_cost_usd": 50})).json()["warnings"] == [warning]
+    assert (await caller.patch(path, json={"max_cost_usd": None})).json()["warnings"] == []
+    cancelled = await caller.submit(budget={"max_cost_usd": 2})
+    await caller.post(f"/v1/tasks/{cancelled['id']}/cancel")
+    assert (await caller.get(f"/v1/tasks/{cancelled['id']}")).json()["warnings"] == []
+
+
+async def test_a_platform_that_refuses_models_without_a_price_says_so(clean_settings: Settings, tmp_path: Path) -> None:
+    prices = tmp_path / "prices.json"
+    prices.write_text('{"models": [{"match": "own-*", "input": "1", "output": "2"}]}')
+    strict = {"model_refuse_unpriced": True, "model_standard": "own-large", "model_prices": prices}
+    async with running(api_settings(clean_settings, tmp_path, **strict)) as api, api.caller() as caller:
+        assert (await caller.submit(budget={"max_cost_usd": 2}))["warnings"] == []
+        [warning] = (await caller.submit(budget={"max_cost_usd": 2}, model_tier="fast"))["warnings"]
+    assert "pauses what has a limit in dollars" in warning["message"]
+
+
 async def submit(caller: Caller, key: str, body: dict[str, Any]) -> httpx.Response:
     return await caller.post("/v1/tasks", json=body, headers={"Idempotency-Key": key})
 

@@ -17,6 +17,7 @@ from journeyman.platform.board.endpoints import router as board
 from journeyman.platform.branching.endpoints import router as branching
 from journeyman.platform.budgets.endpoints import router as budgets
 from journeyman.platform.budgets.renewal import BudgetRenewal
+from journeyman.platform.budgets.warnings import Foresight
 from journeyman.platform.checkpoints.endpoints import router as checkpoints
 from journeyman.platform.checkpoints.snapshots import SnapshotStore
 from journeyman.platform.events.endpoints import router as events
@@ -148,6 +149,7 @@ async def build_resources(settings: Settings, stack: AsyncExitStack) -> Resource
     notifications.on(OUTBOX_CHANNEL, dispatcher.notified)
     memories = memory_service(settings, database, stack)
     notifications.on(MEMORY_CHANNEL, memories.index.notified)
+    prices = PriceTable.from_settings(settings)
     return Resources(
         settings=settings,
         database=database,
@@ -157,9 +159,10 @@ async def build_resources(settings: Settings, stack: AsyncExitStack) -> Resource
         feed=feed,
         dispatcher=dispatcher,
         notifications=notifications,
-        ledger=LedgerService(database, PriceTable.from_settings(settings)),
+        ledger=LedgerService(database, prices),
         uploads=UploadService(database, snapshots, max_bytes=settings.upload_max_bytes),
         memory=memories,
+        foresight=Foresight.from_settings(settings, prices),
         catalog=ReplayCatalog.from_settings(settings),
     )
 

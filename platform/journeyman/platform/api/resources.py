@@ -5,6 +5,7 @@ from typing import Literal
 
 from temporalio.client import Client
 
+from journeyman.platform.budgets.warnings import Foresight
 from journeyman.platform.checkpoints.snapshots import SnapshotStore
 from journeyman.platform.events.stream import EventFeed
 from journeyman.platform.inference.ledger import LedgerService
@@ -31,6 +32,8 @@ class Resources:
     ledger: LedgerService
     uploads: UploadService
     memory: MemoryService
+    foresight: Foresight
+    """Whether limits can be kept, by the models there are."""
     catalog: ReplayCatalog
     """Which instructions the replay engine has a script for."""
 

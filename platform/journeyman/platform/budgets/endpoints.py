@@ -2,7 +2,7 @@
 
 from fastapi import APIRouter
 
-from journeyman.platform.api.dependencies import AdminDep, SessionDep
+from journeyman.platform.api.dependencies import AdminDep, ResourcesDep, SessionDep
 from journeyman.platform.budgets import service
 from journeyman.platform.budgets.schemas import BudgetView, ChangedBudget, ProjectBudget
 
@@ -17,8 +17,12 @@ async def read_project_budget(project_id: str, admin: AdminDep, session: Session
 
 @router.patch("")
 async def change_project_budget(
-    project_id: str, changes: ProjectBudget, admin: AdminDep, session: SessionDep
+    project_id: str, changes: ProjectBudget, admin: AdminDep, session: SessionDep, resources: ResourcesDep
 ) -> ChangedBudget:
     """Raise, lower or (with null) take away limits. Tasks that wait for a limit which was raised go on, once each."""
     changed = await service.change(session, admin.organization_id, project_id, changes)
-    return ChangedBudget(**BudgetView.of(changed.standing).model_dump(), resumed=changed.resumed)
+    return ChangedBudget(
+        **BudgetView.of(changed.standing).model_dump(),
+        resumed=changed.resumed,
+        warnings=resources.foresight.of_budget(changed.standing.budget),
+    )

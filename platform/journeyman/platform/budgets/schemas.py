@@ -7,6 +7,7 @@ from pydantic import BaseModel, Field
 
 from journeyman.platform.api.fields import Input
 from journeyman.platform.budgets.standing import LIMITS, Level, Period, Standing, number
+from journeyman.platform.budgets.warnings import BudgetWarning
 
 
 class ProjectBudget(Input):
@@ -77,3 +78,5 @@ class ChangedBudget(BudgetView):
 
     resumed: int
     """Tasks that waited for a limit which allows more now, and go on."""
+    warnings: list[BudgetWarning]
+    """Limits that cannot be kept, by the models of the tiers."""

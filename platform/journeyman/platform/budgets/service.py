@@ -63,7 +63,8 @@ async def exhausted(
 
     Whoever moved the limit between the refusal and this found no paused task to resume: it is resumed here.
     """
-    known: Json = {name: facts[name] for name in ("level", "limit", "spent", "of", "period", "since") if name in facts}
+    names = ("level", "limit", "spent", "requested", "of", "period", "since")
+    known: Json = {name: facts[name] for name in names if name in facts}
     project_id = await repository.project_of(session, task_id)
     project = await repository.lock_project(session, project_id, shared=True)
     assert project is not None

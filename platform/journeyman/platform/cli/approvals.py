@@ -12,7 +12,8 @@ from journeyman.platform.cli.calls import describe_call
 from journeyman.platform.cli.client import Api
 from journeyman.platform.cli.exits import CommandError, Exit
 from journeyman.platform.cli.inputs import json_object
-from journeyman.platform.cli.session import Target, command, connected, print_json, print_table
+from journeyman.platform.cli.session import Target, connected, print_json, print_table, suggest
+from journeyman.platform.cli.suggestions import Suggestion, command
 from journeyman.platform.cli.text import duration, lines_of, moment, one_line
 from journeyman.platform.cli.view import Json
 
@@ -38,7 +39,7 @@ def inbox(target: Target, task_id: str | None, *, everything: bool, limit: int, 
     print_table(("id", "task", "state", "what", "why"), rows)
     if not everything:
         own = command()
-        print(f'Decide: {own} approve ID   {own} reject ID --note "…"', file=sys.stderr)
+        suggest(Suggestion("approve", f"{own} approve ID"), Suggestion("reject", f'{own} reject ID --note "…"'))
     return Exit.OK
 
 
@@ -92,8 +93,8 @@ def _waiting_plan(api: Api, task_id: str) -> str:
         return str(approval["id"])
     state = api.task(task_id)["state"]
     raise CommandError(
-        f"No plan of {task_id} waits for approval; the task is {state}. "
-        f"What else waits: {command()} approvals {task_id}"
+        f"No plan of {task_id} waits for approval; the task is {state}. What else waits:\n"
+        f"  {command()} approvals {task_id}"
     )
 
 
@@ -111,10 +112,12 @@ def plan(target: Target, task_id: str, *, edit: Path | None, revision: int | Non
     _print_plan(found)
     if waiting:
         own = command()
-        print(
-            f"This plan waits for approval. Approve: {own} approve {task_id}   Reject: {own} reject {task_id} --note …\n"
-            f"Change it: {own} plan {task_id} --json > plan.json, edit the file, {own} plan {task_id} --edit plan.json",
-            file=sys.stderr,
+        print("This plan waits for approval.", file=sys.stderr)
+        suggest(
+            Suggestion("approve it", f"{own} approve {task_id}"),
+            Suggestion("reject it", f'{own} reject {task_id} --note "…"'),
+            Suggestion("change it", f"{own} plan {task_id} --json > plan.json"),
+            Suggestion("and then", f"{own} plan {task_id} --edit plan.json"),
         )
     return Exit.OK
 

@@ -4,12 +4,14 @@ import sys
 from typing import Any, Final
 
 from journeyman.platform.cli import tasks
+from journeyman.platform.cli.amounts import counted_tokens, spent_in_words
 from journeyman.platform.cli.client import Api
 from journeyman.platform.cli.exits import Exit
 from journeyman.platform.cli.inputs import text_or_file
-from journeyman.platform.cli.session import Target, command, connected, print_json, print_table
-from journeyman.platform.cli.text import clock, duration, money, number, one_line
-from journeyman.platform.cli.view import Json
+from journeyman.platform.cli.session import Target, connected, print_json, print_table, suggest, warn
+from journeyman.platform.cli.suggestions import Suggestion, command
+from journeyman.platform.cli.text import clock, counted, one_line
+from journeyman.platform.cli.view import TERMINAL, Json
 
 _EFFECTS: Final = {
     "goes_on": "goes on",
@@ -40,17 +42,25 @@ def checkpoints(target: Target, task_id: str, *, limit: int, as_json: bool) -> E
                 who.get(str(each["thread_id"]), "prepared") + (", handed over" if each["submitted"] else ""),
                 str(each["plan_revision"] or "-"),
                 str(each["epoch"] or "-"),
-                f"{number(int(each['budget'].get('tokens', 0)))} tokens",
+                counted_tokens(int(each["budget"].get("tokens", 0))),
             )
             for each in found
         ]
         print_table(("checkpoint", "event", "time", "after a step of", "plan", "rewinds", "spent"), rows)
-        own = command()
-        print(
-            f"Look first: {own} rewind {task_id} CHECKPOINT --preview   Go on elsewhere: {own} fork {task_id} CHECKPOINT",
-            file=sys.stderr,
-        )
+        suggest(*_ways_on(api, task_id))
     return Exit.OK
+
+
+def _ways_on(api: Api, task_id: str) -> list[Suggestion]:
+    """What can be done from a checkpoint: a task that has ended does not go back."""
+    own = command()
+    look = Suggestion("look first", f"{own} rewind {task_id} CHECKPOINT --preview")
+    back = Suggestion("go back", f"{own} rewind {task_id} CHECKPOINT")
+    state = str(api.task(task_id)["state"])
+    if state in TERMINAL:
+        print(f"The task has ended ({state}): it does not go back, a fork goes on from there.", file=sys.stderr)
+    elsewhere = Suggestion("go on in a new task", f"{own} fork {task_id} CHECKPOINT")
+    return [look, elsewhere] if state in TERMINAL else [look, back, elsewhere]
 
 
 def _threads(api: Api, task_id: str, wanted: set[str]) -> dict[str, str]:
@@ -90,10 +100,11 @@ def rewind(
 
 def _print_preview(found: Json) -> None:
     if not found["can_rewind"]:
-        print("The task has ended: it cannot go back. A fork would begin so:", file=sys.stderr)
+        print("The task has ended: it does not go back. A fork would begin so:", file=sys.stderr)
     plan = f"plan {found['plan_revision_then']}" if found["plan_revision_then"] else "no plan yet"
     print(
-        f"Goes on {found['state_then']}, {plan}; {found['events_set_aside']} events are set aside (they stay in the log)."
+        f"Goes on {found['state_then']}, {plan}; sets aside {counted(int(found['events_set_aside']), 'event')} "
+        "(which the log keeps)."
     )
     for each in found["subtasks"]:
         now, then = each["now"] or "not planned", each["then"] or "not planned"
@@ -101,7 +112,7 @@ def _print_preview(found: Json) -> None:
               + (now if now == then else f"{now} -> {then}"))  # fmt: skip
     for each in found["threads"]:
         where = f" of {one_line(str(each['subtask_id']), 40)}" if each["subtask_id"] else ""
-        aside = f", {each['messages_set_aside']} messages set aside" if each["messages_set_aside"] else ""
+        aside = f", {counted(each['messages_set_aside'], 'message')} set aside" if each["messages_set_aside"] else ""
         print(f"  {each['role']}{where}: {_EFFECTS.get(each['effect'], each['effect'])}{aside}")
     for each in found["files"]:
         whose = f"subtask {one_line(str(each['subtask_id']), 40)}" if each["subtask_id"] else "the approved work"
@@ -114,16 +125,9 @@ def _print_preview(found: Json) -> None:
     for each in found["messages_set_aside"]:
         print(f"  message {each['number']} is set aside; send it again if it holds: {one_line(str(each['text']), 120)}")
     if found["approvals_withdrawn"]:
-        print(f"  {found['approvals_withdrawn']} approvals are withdrawn")
-    print(f"  spent so far, and stays spent: {_amount(found['spent'])}")
-    print(f"  a fork would inherit: {_amount(found['inherited_by_fork'])}")
-
-
-def _amount(spent: Json) -> str:
-    return (
-        f"{number(int(spent['tokens']))} tokens, {money(spent['cost_usd'])}, {spent['steps']} steps, "
-        f"{duration(float(spent['wall_s']))} of work"
-    )
+        print(f"  withdraws {counted(found['approvals_withdrawn'], 'approval')}")
+    print(f"  spent so far, and stays spent: {spent_in_words(found['spent'])}")
+    print(f"  a fork would inherit: {spent_in_words(found['inherited_by_fork'])}")
 
 
 def fork(
@@ -145,11 +149,12 @@ def fork(
         body["budget"] = budget
     with connected(target) as api:
         made = api.command(f"/v1/tasks/{api.segment(task_id)}/fork", body)
+        warn(made)
         if wait:
             return tasks.watched(api, made, as_json=as_json, **watching)
         if as_json:
             print_json(made)
         else:
             print(made["id"])
-            print(f"Watch it: {command()} watch {made['id']}", file=sys.stderr)
+            suggest(Suggestion("watch it", f"{command()} watch {made['id']}"))
     return Exit.OK

@@ -3,13 +3,12 @@
 import sys
 from typing import Any
 
+from journeyman.platform.cli.amounts import NAMES, amount, counted_tokens
 from journeyman.platform.cli.client import Api
 from journeyman.platform.cli.exits import CommandError, Exit
-from journeyman.platform.cli.session import Target, connected, print_json, print_table
-from journeyman.platform.cli.text import duration, money, number, one_line, parse_duration
+from journeyman.platform.cli.session import Target, connected, print_json, print_table, warn
+from journeyman.platform.cli.text import counted, duration, money, number, one_line, parse_duration
 from journeyman.platform.cli.view import Json
-
-_NAMES = {"max_tokens": "tokens", "max_cost_usd": "dollars", "max_wall_s": "time", "max_steps": "steps"}
 
 
 def usage(target: Target, task_id: str | None, *, as_json: bool) -> Exit:
@@ -31,13 +30,13 @@ def usage(target: Target, task_id: str | None, *, as_json: bool) -> Exit:
             for each in found["models"]
         ]
         print_table(("model", "calls", "prompt", "of it cached", "answers", "cost"), rows)
-        print(f"{number(int(found['tokens']))} tokens, {money(found['cost_usd'])}, "
+        print(f"{counted_tokens(int(found['tokens']))}, {money(found['cost_usd'])}, "
               f"{duration(float(found['sandbox_seconds']))} of sandboxes")  # fmt: skip
         if not found["price_known"]:
             print("Models without a price count as free; see JOURNEYMAN_MODEL_PRICES.", file=sys.stderr)
         unknown = found["ambiguous"]
         if unknown["calls"]:
-            print(f"A crash hid whether {unknown['calls']} more calls were billed.", file=sys.stderr)
+            print(f"A crash hid the bill of {counted(unknown['calls'], 'more call')}.", file=sys.stderr)
         _print_budgets(found["budgets"])
     return Exit.OK
 
@@ -51,16 +50,17 @@ def budget(target: Target, task_id: str | None, project_id: str | None, changes:
             if "period" in changes:
                 raise CommandError("Only a project's budget has a period.", Exit.USAGE)
             if changes:
-                api.change_budget(task_id, changes)
+                warn(api.change_budget(task_id, changes))
             found = [each for each in api.of_task(task_id, "usage")["budgets"] if each["level"] == "task"]
         else:
             found = [_of_project(api, project_id, changes)]
+            warn(found[0])
         if as_json:
             print_json(found[0])
         else:
             _print_budgets(found)
             if found[0].get("resumed"):
-                print(f"{found[0]['resumed']} tasks go on.", file=sys.stderr)
+                print(f"{counted(found[0]['resumed'], 'task')} can go on.", file=sys.stderr)
     return Exit.OK
 
 
@@ -80,7 +80,7 @@ def limits(
         try:
             changes[name] = None if value.lower() == "none" else kind(value)
         except ValueError:
-            raise CommandError(f"{value!r} is no limit of {_NAMES[name]}: a number, or none.", Exit.USAGE) from None
+            raise CommandError(f"{value!r} is no limit of {NAMES[name]}: a number, or none.", Exit.USAGE) from None
     if period is not None:
         changes["period"] = period
     return changes
@@ -97,26 +97,20 @@ def _print_budgets(budgets: list[Json]) -> None:
     rows = []
     for each in budgets:
         period = "" if each["period"] == "total" else f" ({each['period']})"
-        for name, words in _NAMES.items():
+        for name, words in NAMES.items():
             view = each[name]
             share = view["share"]
             rows.append(
                 (
                     f"{each['level']}{period}",
                     words,
-                    _amount(name, view["spent"]),
-                    _amount(name, view["reserved"]) if view["reserved"] else "",
-                    "no limit" if view["limit"] is None else _amount(name, view["limit"]),
+                    amount(name, view["spent"]),
+                    amount(name, view["reserved"]) if view["reserved"] else "",
+                    "no limit" if view["limit"] is None else amount(name, view["limit"]),
                     "" if share is None else f"{share:.0%}",
                 )
             )
     print_table(("budget", "of", "spent", "in flight", "limit", "used"), rows)
-
-
-def _amount(name: str, value: float) -> str:
-    if name == "max_cost_usd":
-        return money(value)
-    return duration(value) if name == "max_wall_s" else number(int(value))
 
 
 def _seconds(value: str) -> int:

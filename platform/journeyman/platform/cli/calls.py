@@ -3,7 +3,7 @@
 import json
 from typing import Any
 
-from journeyman.platform.cli.text import one_line
+from journeyman.platform.cli.text import counted, one_line
 
 
 def describe_call(tool: str, raw: Any) -> tuple[str, str]:
@@ -28,7 +28,7 @@ def describe_call(tool: str, raw: Any) -> tuple[str, str]:
             return f"reads {word('path')}", ""
         case "write_file":
             content = str(arguments.get("content", ""))
-            return f"writes {word('path')} ({len(content.splitlines())} lines)", content
+            return f"writes {word('path')} ({counted(len(content.splitlines()), 'line')})", content
         case "edit_file":
             return f"edits {word('path')}", _as_diff(str(arguments.get("old", "")), str(arguments.get("new", "")))
         case "search":
@@ -48,7 +48,8 @@ def describe_call(tool: str, raw: Any) -> tuple[str, str]:
             return "reads the board", ""
         case "submit_plan":
             subtasks = arguments.get("subtasks")
-            return f"submits a plan of {len(subtasks) if isinstance(subtasks, list) else '?'} subtasks", ""
+            count = counted(len(subtasks), "subtask") if isinstance(subtasks, list) else "? subtasks"
+            return f"submits a plan of {count}", ""
         case "submit_work":
             return "submits the work", str(arguments.get("summary", ""))
         case "submit_review":

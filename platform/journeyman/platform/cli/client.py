@@ -13,6 +13,7 @@ import httpx
 from journeyman.platform.cli import sse
 from journeyman.platform.cli.exits import CommandError, Exit
 from journeyman.platform.cli.server import Server
+from journeyman.platform.cli.suggestions import command
 from journeyman.platform.cli.text import visible
 
 Json = dict[str, Any]
@@ -66,7 +67,7 @@ class Api:
         return CommandError(
             f"Cannot reach {self.server.url} ({_reason(error)}).\n"
             + (
-                "Is the stack running? `journeyman status` tells, `journeyman up` starts it."
+                f"Is the stack running? `{command()} status` tells, `{command()} up` starts it; its tasks go on then."
                 if self._locate is not None
                 else f"The address comes from {self.server.source}; check it and the network."
             ),
@@ -222,8 +223,8 @@ class Api:
             away_since = away_since or time.monotonic()
             if time.monotonic() - away_since > _PATIENCE_S:
                 raise CommandError(
-                    f"Lost {self.server.url} for {int(_PATIENCE_S)} s ({why}). The task goes on without its watcher;\n"
-                    f"look again later with: journeyman watch {task_id}",
+                    f"Lost {self.server.url} for {int(_PATIENCE_S)} s ({why}). The task goes on without its watcher; "
+                    f"look again later:\n  {command()} watch {task_id}",
                     Exit.PLATFORM,
                 )
             if on_gap is not None:

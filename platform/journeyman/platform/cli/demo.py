@@ -18,7 +18,8 @@ from journeyman.platform.cli import render, watch
 from journeyman.platform.cli.client import Api
 from journeyman.platform.cli.exits import CommandError, Exit
 from journeyman.platform.cli.server import Server, data_dir, find_server, read_stack, stack_api_url
-from journeyman.platform.cli.session import Target, command, engine_is_replay, print_table
+from journeyman.platform.cli.session import Target, engine_is_replay, print_table, suggest
+from journeyman.platform.cli.suggestions import Suggestion, command, laid_out, terminal_width
 from journeyman.platform.cli.tasks import print_diff, print_outcome
 from journeyman.platform.cli.text import lines_of, one_line
 from journeyman.platform.cli.view import TaskView
@@ -31,7 +32,7 @@ _RESTART_AFTER_S = 10.0
 
 def list_demos() -> Exit:
     print_table(("demo", "what it shows"), [(demo.slug, one_line(demo.title, 100)) for demo in demos.catalog()])
-    print("Run one: journeyman demo SLUG", file=sys.stderr)
+    suggest(Suggestion("run one", f"{command()} demo SLUG"))
     return Exit.OK
 
 
@@ -97,17 +98,20 @@ def _where_next(view: TaskView, api: Api, *, stops: bool) -> None:
     own = command()
     print()
     if stops:
-        print("The stack of this demo stops now; its task is kept. Start it again to look around:")
-        print(f"       {own} up --detach")
+        print("The stack of this demo stops now; its task is kept. Start it again to look around.")
+        first = Suggestion("start it", f"{own} up --detach")
     else:
-        print(f"The stack keeps running at {api.server.url}; stop it with: {own} down")
-    print(
-        f"Then:  {own} show {view.task_id}      what came of it\n"
-        f"       {own} logs {view.task_id}      every event\n"
-        f"       {own} artifacts {view.task_id} --download out\n"
-        f'       {own} submit "…" --workspace DIR --accept "make check" --wait    a task of your own, with a model\n'
-        "Read on: README.md, docs/guides/quickstart.md"
+        print(f"The stack keeps running at {api.server.url}.")
+        first = Suggestion("stop it", f"{own} down")
+    further = (
+        first,
+        Suggestion("what came of it", f"{own} show {view.task_id}"),
+        Suggestion("every event", f"{own} logs {view.task_id}"),
+        Suggestion("its files", f"{own} artifacts {view.task_id} --download out"),
+        Suggestion("a task of your own", f'{own} submit "…" --workspace DIR --accept "make check" --wait'),
     )
+    print("\n".join(laid_out(further, terminal_width())))
+    print("Read on: README.md, docs/guides/quickstart.md")
 
 
 @contextmanager

@@ -13,6 +13,7 @@ from temporalio.service import RPCError
 from journeyman.platform.cli.exits import CommandError, Exit
 from journeyman.platform.cli.roles import load_settings
 from journeyman.platform.cli.session import print_json, print_table
+from journeyman.platform.cli.text import counted
 from journeyman.platform.embedded.datadir import DataDirectory
 from journeyman.platform.kit import deployments
 from journeyman.platform.kit.settings import Settings
@@ -52,7 +53,7 @@ def current(data_dir: Path | None, version: str | None) -> Exit:
 
 def move(data_dir: Path | None, version: str | None) -> Exit:
     moved = _run(data_dir, lambda client: deployments.move(client, away_from=version))
-    print(f"{moved} running {'task was' if moved == 1 else 'tasks were'} moved to the current version.")
+    print(f"Moved {counted(moved, 'running task')} to the current version.")
     return Exit.OK
 
 

@@ -6,8 +6,9 @@ from collections.abc import Sequence
 from journeyman.platform.cli.client import Api
 from journeyman.platform.cli.exits import CommandError, Exit
 from journeyman.platform.cli.inputs import text_or_stdin
-from journeyman.platform.cli.session import Target, connected, print_json, print_table
-from journeyman.platform.cli.text import lines_of, one_line
+from journeyman.platform.cli.session import Target, connected, print_json, print_table, suggest
+from journeyman.platform.cli.suggestions import Suggestion, command
+from journeyman.platform.cli.text import counted, lines_of, one_line
 from journeyman.platform.cli.view import Json
 
 
@@ -27,7 +28,8 @@ def list_memories(
     if as_json:
         print_json(found)
     elif not found:
-        print("No memories. Agents write them as they work; `journeyman memory add` does too.", file=sys.stderr)
+        print("No memories yet. Agents write them as they work, and so can you.", file=sys.stderr)
+        suggest(Suggestion("write one", f'{command()} memory add "…"'))
     else:
         rows = [
             (str(each["id"]), str(each["kind"]), _who(each), str(each["uses"]), one_line(str(each["text"]), 100))
@@ -68,7 +70,7 @@ def show(target: Target, memory_id: str, *, as_json: bool) -> Exit:
         return Exit.OK
     print("\n".join(lines_of(str(memory["text"]))))
     facts = [str(memory["kind"]), _who(memory), str(memory["state"])]
-    facts += [f"confirmed {memory['confirmations']} times", f"used {memory['uses']} times"]
+    facts += [f"confirmed {counted(memory['confirmations'], 'time')}", f"used {counted(memory['uses'], 'time')}"]
     print(f"\n{memory['id']}: {', '.join(facts)}")
     source = memory["source"]
     if source is not None:
@@ -123,7 +125,7 @@ def delete(target: Target, memory_id: str | None, *, task_id: str | None, as_jso
             said = f"{deleted['id']} is deleted."
         else:
             deleted = api.request("DELETE", "/v1/memory", params={"task_id": task_id}).json()
-            said = f"Deleted {len(deleted['deleted'])} memories of {task_id}."
+            said = f"Deleted {counted(len(deleted['deleted']), 'memory', 'memories')} of {task_id}."
             if deleted["kept"]:
                 said += f" Kept {len(deleted['kept'])} that a person has corrected: {', '.join(deleted['kept'])}"
     if as_json:

@@ -12,9 +12,11 @@ from rich.spinner import Spinner
 from rich.table import Table
 from rich.text import Text
 
-from journeyman.platform.cli.steps import how_to_decide
-from journeyman.platform.cli.text import duration, lines_of, moment, money, number, one_line, size
+from journeyman.platform.cli.amounts import counted_tokens
+from journeyman.platform.cli.suggestions import laid_out
+from journeyman.platform.cli.text import counted, duration, lines_of, moment, money, one_line, size
 from journeyman.platform.cli.view import REPLAY_BANNER, Json, Line, Subtask, TaskView
+from journeyman.platform.cli.waiting import waits
 
 ROLES: Final[dict[str, tuple[str, str]]] = {
     "planner": ("◆", "cyan"),
@@ -40,8 +42,8 @@ STATES: Final[dict[str, tuple[str, str]]] = {
 }
 MARKS: Final = {"ok": ("✓", "green"), "bad": ("✗", "red"), "warn": ("!", "yellow"), "": (" ", "")}
 
-LIVE_DETAIL: Final = 5
-PLAIN_DETAIL: Final = 8
+LIVE_DETAIL: Final = 4
+PLAIN_DETAIL: Final = 7
 _PIPE_WIDTH: Final = 160
 
 
@@ -76,7 +78,8 @@ def plain_line(line: Line, detail: int | None = PLAIN_DETAIL) -> str:
     icon, _ = role_style(line.role)
     mark = MARKS[line.status][0] if line.status else " "
     first = f"{line.time}  {icon} {line.role:<9}{mark} {line.text}"
-    return "\n".join([first, *(f"{'':>24}{text}".rstrip() for text in shown_detail(line, detail))])
+    more = [*shown_detail(line, detail), *line.advice()]
+    return "\n".join([first, *(f"{'':>24}{text}".rstrip() for text in more)])
 
 
 def rich_line(line: Line, detail: int | None = LIVE_DETAIL) -> RenderableType:
@@ -91,8 +94,15 @@ def rich_line(line: Line, detail: int | None = LIVE_DETAIL) -> RenderableType:
     for text in shown_detail(line, detail):
         body.append("\n")
         body.append(text, style=_detail_style(text))
+    if line.waits:
+        body.append(f"\n{line.waits}")
     grid.add_row(line.time, f"{icon} {line.role}", mark, body)
     return grid
+
+
+def command_lines(line: Line, width: int) -> list[Text]:
+    """The commands of a step, to print below it over the whole width: a command that is broken cannot be copied."""
+    return [Text(text, style="yellow") for text in laid_out(line.how, width)]
 
 
 def _detail_style(text: str) -> str:
@@ -106,12 +116,14 @@ def shown_detail(line: Line, limit: int | None) -> list[str]:
 
 
 def cut(lines: Sequence[str], limit: int | None) -> list[str]:
-    """At most ``limit`` lines: the first and, since errors stand at the end, mostly the last."""
+    """At most ``limit`` of the lines, the first and, since errors stand at the end, mostly the last; and how many are missing."""
     if limit is None or len(lines) <= limit:
         return list(lines)
-    head = max(1, limit // 3)
-    tail = limit - head - 1
-    return [*lines[:head], f"… {len(lines) - head - tail} more lines …", *lines[len(lines) - tail :]]
+    if limit <= 0:
+        return []
+    head = limit // 3
+    tail = limit - head
+    return [*lines[:head], f"… {counted(len(lines) - limit, 'more line')} …", *lines[len(lines) - tail :]]
 
 
 class LiveView:
@@ -121,10 +133,15 @@ class LiveView:
         self.view = view
         self.gap: str | None = None
         """Why the event stream is away at the moment."""
+        self.left = False
+        """Nobody watches any more: what goes on at this moment is no longer shown."""
         self._spinner = Spinner("dots")
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        yield from console.render(Panel(Group(*self._parts(options)), title=self._title(), title_align="left"), options)
+        panel = Panel(Group(*self._parts(options)), title=self._title(), title_align="left")
+        # Below the frame, which would break commands.
+        below = waiting_lines(self.view, options.max_width)
+        yield from console.render(Group(panel, *below), options)
 
     def _title(self) -> Text:
         return Text(f" {self.view.title or self.view.task_id} ", style="bold")
@@ -139,24 +156,22 @@ class LiveView:
             # Long plans: what is going on matters more than what is done.
             room = max(4, options.max_height - 12) if options.max_height else 20
             yield plan_tree(view.subtasks.values(), room)
-        running = list(view.running.values())[-4:]
-        if running and not view.ended:
+        running = [] if view.ended or self.left else list(view.running.values())[-4:]
+        if running:
             yield Text()
-        for entry in running if not view.ended else []:
+        for entry in running:
             icon, colour = role_style(entry.role)
             begun = moment(entry.since)
             took = f"  {duration(max(0.0, time.time() - begun.timestamp()))}" if begun else ""
-            row = Table.grid(padding=(0, 1))
+            row = Table.grid(padding=(0, 1), expand=True)
             row.add_column(no_wrap=True)
             row.add_column(style=colour, no_wrap=True)
-            row.add_column(overflow="ellipsis", no_wrap=True)
+            # This one alone is shortened.
+            row.add_column(overflow="ellipsis", no_wrap=True, ratio=1)
             row.add_column(style="dim", no_wrap=True)
             row.add_row(self._spinner, f"{icon} {entry.role}", entry.text, took)
             yield row
-        if view.waiting and not view.ended:
-            yield Text()
-            yield from waiting_lines(view)
-        if self.gap is not None and not view.ended:
+        if self.gap is not None and not view.ended and not self.left:
             yield Text(f"! connection lost ({self.gap}); trying again, the task goes on meanwhile", style="yellow")
 
 
@@ -165,7 +180,7 @@ def header(view: TaskView) -> Text:
     text = Text(state_words(view.state, view.verified), style=f"bold {icon_style}".strip())
     if view.paused:
         text.append(f"  ‖ paused: {view.paused.replace('_', ' ')}", style="bold yellow")
-    facts = [duration(view.elapsed(time.time())), f"{number(view.tokens)} tokens"]
+    facts = [duration(view.elapsed(time.time())), counted_tokens(view.tokens)]
     if view.cost_usd is not None:
         facts.append(money(view.cost_usd))
     text.append("  " + " · ".join(facts), style="not bold default")
@@ -173,14 +188,12 @@ def header(view: TaskView) -> Text:
     return text
 
 
-def waiting_lines(view: TaskView) -> Iterable[Text]:
-    """What waits for a person, each with the commands that decide it."""
-    for approval_id, what in list(view.waiting.items())[-4:]:
-        yield Text(f"◇ waits for approval: {what}", style="bold yellow")
-        for line in how_to_decide(view, approval_id):
-            yield Text(f"  {line}", style="yellow")
-    if len(view.waiting) > 4:
-        yield Text(f"  … and {len(view.waiting) - 4} more: journeyman approvals {view.task_id}", style="yellow")
+def waiting_lines(view: TaskView, width: int | None) -> Iterable[Text]:
+    """What the task waits for, each with the commands that let it go on."""
+    for wait in waits(view):
+        yield Text(f"◇ {wait.what}", style="bold yellow")
+        for line in laid_out(wait.how, width):
+            yield Text(line, style="yellow")
 
 
 def plan_tree(subtasks: Iterable[Subtask], room: int = 1000) -> RenderableType:
@@ -196,7 +209,7 @@ def plan_tree(subtasks: Iterable[Subtask], room: int = 1000) -> RenderableType:
         words = Text(entry.title, style="dim" if entry.state == "pending" else "")
         notes = [entry.state]
         if entry.rounds > 1:
-            notes.append(f"{entry.rounds} rounds")
+            notes.append(counted(entry.rounds, "round"))
         if entry.depends_on and entry.state == "pending":
             notes.append("after " + ", ".join(one_line(other, 30) for other in entry.depends_on))
         words.append(f"  {' · '.join(notes)}", style="dim")

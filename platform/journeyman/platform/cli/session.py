@@ -1,12 +1,10 @@
 """What every command that talks to a server has in common: finding it, and printing for people or programs."""
 
 import json
-import shutil
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from rich.text import Text
@@ -14,6 +12,9 @@ from rich.text import Text
 from journeyman.platform.cli import render
 from journeyman.platform.cli.client import Api
 from journeyman.platform.cli.server import find_server
+from journeyman.platform.cli.suggestions import Suggestion, laid_out, terminal_width
+from journeyman.platform.cli.text import one_line
+from journeyman.platform.cli.view import Json
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,15 +42,15 @@ def engine_is_replay(api: Api) -> bool:
     return bool(api.get("/v1/me").get("engine") == "replay")
 
 
-def command() -> str:
-    """How this command is called from here: by its name when it is on the path, else by its place."""
-    if shutil.which("journeyman") is not None:
-        return "journeyman"
-    script = Path(sys.executable).with_name("journeyman")
-    try:
-        return str(script.relative_to(Path.cwd()))
-    except ValueError:
-        return str(script)
+def warn(answer: Json) -> None:
+    """What an answer warns of, on standard error; in ``--json`` it stands anyway."""
+    for warning in answer.get("warnings") or ():
+        print(f"! {one_line(str(warning.get('message')), 1000)}", file=sys.stderr)
+
+
+def suggest(*suggestions: Suggestion) -> None:
+    """Commands to go on with, for people: on standard error, so that results stay alone."""
+    print("\n".join(laid_out(suggestions, terminal_width())), file=sys.stderr)
 
 
 def print_json(value: Any) -> None:

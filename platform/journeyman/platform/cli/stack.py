@@ -14,7 +14,7 @@ from typing import Any, Final
 from journeyman.platform.cli.exits import CommandError, Exit
 from journeyman.platform.cli.roles import load_settings
 from journeyman.platform.cli.stack_progress import progress_view
-from journeyman.platform.cli.text import duration, size
+from journeyman.platform.cli.text import counted, duration, size
 from journeyman.platform.embedded.datadir import DataDirectory
 from journeyman.platform.embedded.errors import DataDirectoryLocked
 from journeyman.platform.embedded.processes import ProcessIdentity, identify, wait_for_end
@@ -278,7 +278,7 @@ def _print_status(report: dict[str, Any]) -> None:
     for part in report["parts"]:
         facts = [f"pid {part['pid']}"] if part["pid"] else []
         facts += [f"ready in {duration(part['seconds'])}"] if part["seconds"] is not None else []
-        facts += [f"{part['restarts']} restarts"] if part["restarts"] else []
+        facts += [counted(part["restarts"], "restart")] if part["restarts"] else []
         facts += [part["detail"]] if part["detail"] else []
         print(f"  {part['name']:<14} {part['status']:<11} {', '.join(facts)}")
     sandboxes = report["sandboxes"]

@@ -36,17 +36,17 @@ def resume(
     task: TaskId,
     budget_tokens: Annotated[int | None, typer.Option("--budget-tokens", min=1, help="New limit.")] = None,
     budget_cost: Annotated[float | None, typer.Option("--budget-cost", min=0, help="New limit, US dollars.")] = None,
+    budget_time: Annotated[str | None, typer.Option("--budget-time", help="New limit, for example 45m or 2h.")] = None,
     budget_steps: Annotated[int | None, typer.Option("--budget-steps", min=1, help="New limit.")] = None,
     as_json: AsJson = False,
     url: Url = None,
     api_key: Key = None,
 ) -> None:
     """Have a paused task go on, with a larger budget if that is what it waits for."""
-    from journeyman.platform.cli import tasks
+    from journeyman.platform.cli import submission, tasks
     from journeyman.platform.cli.session import Target
 
-    given = {"max_tokens": budget_tokens, "max_cost_usd": budget_cost, "max_steps": budget_steps}
-    limits = {name: limit for name, limit in given.items() if limit is not None}
+    limits = submission.limits(tokens=budget_tokens, cost=budget_cost, time=budget_time, steps=budget_steps)
     leave(tasks.resume(Target(url, api_key), task, limits=limits, as_json=as_json))
 
 

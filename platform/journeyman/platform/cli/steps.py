@@ -6,8 +6,9 @@ from dataclasses import dataclass
 from typing import Final
 
 from journeyman.platform.cli.calls import describe_call
-from journeyman.platform.cli.text import clock, duration, lines_of, one_line, size
+from journeyman.platform.cli.text import clock, counted, duration, lines_of, one_line, size
 from journeyman.platform.cli.view import PLATFORM, Json, Line, Running, Subtask, TaskView
+from journeyman.platform.cli.waiting import Wait, for_approval, for_pause
 
 _READERS: Final = frozenset({"read_file", "list_files", "read_output"})
 """Tools whose results are long and already lie in the workspace."""
@@ -42,6 +43,8 @@ def tell(view: TaskView, event: Json) -> Line | None:
         detail=tuple(lines_of(said.detail)) if said.detail else (),
         subtask=event.get("subtask_id"),
         quiet=said.quiet,
+        waits=said.wait.what if said.wait and said.wait.what not in said.text else "",
+        how=said.wait.how if said.wait else (),
     )
 
 
@@ -52,6 +55,7 @@ class _Said:
     detail: str = ""
     role: str = ""
     quiet: bool = False
+    wait: Wait | None = None
 
 
 _Teller = Callable[[TaskView, Json, Json], _Said | None]
@@ -84,7 +88,7 @@ def _ended(view: TaskView, event: Json, data: Json) -> _Said:
     view.verified = bool(data.get("verified"))
     failure = data.get("failure")
     view.failure = failure if isinstance(failure, dict) else None
-    view.paused = None
+    view.paused, view.pause = None, {}
     view.waiting.clear()
     view.running.clear()
     for subtask in view.subtasks.values():
@@ -98,14 +102,17 @@ def _ended(view: TaskView, event: Json, data: Json) -> _Said:
 
 
 def _paused(view: TaskView, _event: Json, data: Json) -> _Said:
-    view.paused = one_line(str(data.get("reason", "?")), 40)
+    view.paused, view.pause = one_line(str(data.get("reason", "?")), 40), data
     return _Said(
-        f"paused: {view.paused.replace('_', ' ')}", "warn", str(data.get("detail") or data.get("message") or "")
+        f"paused: {view.paused.replace('_', ' ')}",
+        "warn",
+        str(data.get("detail") or data.get("message") or ""),
+        wait=for_pause(view.task_id, view.paused, data),
     )
 
 
 def _resumed(view: TaskView, _event: Json, _data: Json) -> _Said:
-    view.paused = None
+    view.paused, view.pause = None, {}
     return _Said("goes on")
 
 
@@ -144,8 +151,7 @@ def _plan(view: TaskView, event: Json, data: Json) -> _Said:
     checks = data.get("acceptance")
     if isinstance(checks, list):
         titles += [f"accepted when: {check}" for check in checks]
-    count = f"{len(entries)} subtask{'' if len(entries) == 1 else 's'}"
-    return _Said(f"{what}: {count}", "", "\n".join(titles), "user" if edited else "")
+    return _Said(f"{what}: {counted(len(entries), 'subtask')}", "", "\n".join(titles), "user" if edited else "")
 
 
 def _branch(view: TaskView, event: Json, data: Json) -> _Said:
@@ -225,7 +231,7 @@ def _tool_result(view: TaskView, _event: Json, data: Json) -> _Said | None:
     elif data.get("signal"):
         said = f"killed by signal {one_line(str(data['signal']), 10)}"
     elif ok and tool in _READERS:
-        said = f"{len(text.splitlines())} lines"
+        said = counted(len(text.splitlines()), "line")
     else:
         said = "done" if ok else "refused"
     seconds = data.get("duration_s")
@@ -324,7 +330,7 @@ def _memory(_view: TaskView, event: Json, data: Json) -> _Said | None:
     if event["type"] == "memory.written":
         return _Said(f"remembered: {one_line(str(data.get('text', '')), 200)}")
     count = len(data["memories"]) if isinstance(data.get("memories"), list) else 0
-    return _Said(f"recalled {count} thing{'' if count == 1 else 's'} from earlier tasks") if count else None
+    return _Said(f"recalled {counted(count, 'thing')} from earlier tasks") if count else None
 
 
 def _note(_view: TaskView, _event: Json, data: Json) -> _Said:
@@ -361,14 +367,12 @@ def _approval(view: TaskView, event: Json, data: Json) -> _Said:
             what, detail = describe_call(str(subject.get("tool", "?")), subject.get("arguments"))
         view.waiting[id_] = what
         why = [str(subject["reason"])] if subject.get("reason") else []
-        return _Said(
-            f"waits for approval: {what}", "warn", "\n".join([*lines_of(detail), *why, *how_to_decide(view, id_)])
-        )
+        wait = for_approval(view, id_)
+        return _Said(wait.what, "warn", "\n".join([*lines_of(detail), *why]), wait=wait)
     what = view.waiting.get(id_, "")
     if event["type"] == "approval.escalated":
-        return _Said(
-            f"still waits for approval, escalated: {what}", "warn", "\n".join(how_to_decide(view, id_)), PLATFORM
-        )
+        wait = for_approval(view, id_)
+        return _Said(f"still {wait.what}, escalated", "warn", "", PLATFORM, wait=wait)
     view.waiting.pop(id_, None)
     decision = one_line(str(data.get("decision", "")), 40)
     outcome = f" (counts as {one_line(str(data['outcome']), 20)})" if data.get("outcome") else ""
@@ -377,17 +381,6 @@ def _approval(view: TaskView, event: Json, data: Json) -> _Said:
     status = {"approved": "ok", "rejected": "bad"}.get(decision, "warn")
     about = f": {what}" if what else ""
     return _Said(f"approval {decision}{edited}{outcome}{about}", status, str(data.get("note") or ""), role)
-
-
-def how_to_decide(view: TaskView, approval_id: str) -> list[str]:
-    """The commands that decide, a line each."""
-    lines = [
-        f"approve it: journeyman approve {approval_id}",
-        f'reject it:  journeyman reject {approval_id} --note "…"',
-    ]
-    if view.waiting.get(approval_id, "").startswith("plan,"):
-        lines.insert(0, f"look at it: journeyman plan {view.task_id}")
-    return lines
 
 
 def _plan_decided(_view: TaskView, event: Json, data: Json) -> _Said:

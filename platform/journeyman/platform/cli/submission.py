@@ -10,7 +10,7 @@ from journeyman.platform.cli import packing
 from journeyman.platform.cli.client import Api
 from journeyman.platform.cli.exits import CommandError
 from journeyman.platform.cli.inputs import json_object, text_or_stdin
-from journeyman.platform.cli.text import parse_duration, size
+from journeyman.platform.cli.text import counted, parse_duration, size
 from journeyman.platform.cli.view import Json
 
 
@@ -125,5 +125,5 @@ def send_workspace(api: Api, workspace: Path, *, exclude: Sequence[str] = (), in
             print(f"# {note}", file=sys.stderr)
         uploaded = api.upload(packed.file, packed.length)
     files = uploaded.get("files", packed.files)
-    print(f"# uploaded {files} files, {size(packed.length)} packed", file=sys.stderr)
+    print(f"# uploaded {counted(int(files), 'file')}, {size(packed.length)} packed", file=sys.stderr)
     return {"source": "archive", "upload_id": uploaded["id"]}

@@ -8,12 +8,15 @@ from typing import Any
 from rich.text import Text
 
 from journeyman.platform.cli import render, submission, watch
+from journeyman.platform.cli.amounts import counted_tokens
 from journeyman.platform.cli.client import Api
 from journeyman.platform.cli.exits import CommandError, Exit, exit_for
-from journeyman.platform.cli.session import Target, command, connected, engine_is_replay, print_json, print_table
+from journeyman.platform.cli.session import Target, connected, engine_is_replay, print_json, print_table, suggest, warn
 from journeyman.platform.cli.steps import tell
-from journeyman.platform.cli.text import clock, duration, lines_of, moment, money, number, one_line, size, visible
+from journeyman.platform.cli.suggestions import Suggestion, command, laid_out, terminal_width
+from journeyman.platform.cli.text import clock, counted, duration, lines_of, moment, money, one_line, size, visible
 from journeyman.platform.cli.view import REPLAY_BANNER, Json, TaskView
+from journeyman.platform.cli.waiting import for_pause
 
 
 def submit(
@@ -33,12 +36,13 @@ def submit(
                 api, options.workspace, exclude=options.exclude, include_git=options.include_git
             )
         task = api.submit(body, idempotency_key)
+        warn(task)
         if not wait:
             if as_json:
                 print_json(task)
             else:
                 print(task["id"])
-                print(f"Watch it: {command()} watch {task['id']}", file=sys.stderr)
+                suggest(Suggestion("watch it", f"{command()} watch {task['id']}"))
             return Exit.OK
         return watched(api, task, as_json=as_json, timeout_s=timeout_s, stop_on_pause=stop_on_pause)
 
@@ -71,7 +75,7 @@ def print_outcome(api: Api, view: TaskView) -> None:
     artifacts = [
         entry for entry in api.of_task(view.task_id, "artifacts")["data"] if entry.get("kind") != "tool_output"
     ]
-    facts = [duration(view.elapsed(time.time())), f"{number(view.tokens)} tokens"]
+    facts = [duration(view.elapsed(time.time())), counted_tokens(view.tokens)]
     if view.cost_usd is not None:
         facts.append(money(view.cost_usd))
     out.print()
@@ -87,7 +91,12 @@ def print_outcome(api: Api, view: TaskView) -> None:
     if artifacts:
         out.print(render.artifacts_table(artifacts))
     own = command()
-    print(f"Look closer: {own} diff {view.task_id}   {own} logs {view.task_id}   {own} show {view.task_id}")
+    closer = (
+        Suggestion("what changed", f"{own} diff {view.task_id}"),
+        Suggestion("every event", f"{own} logs {view.task_id}"),
+        Suggestion("all of it", f"{own} show {view.task_id}"),
+    )
+    print("\n".join(["Look closer", *laid_out(closer, terminal_width())]))
 
 
 def newest(receipts: list[Json]) -> list[Json]:
@@ -110,7 +119,7 @@ def show(target: Target, task_id: str, *, as_json: bool) -> Exit:
             tell(view, event)
         watch.take_usage(view, usage)
         view.state, view.verified = str(task["state"]), task.get("verified")
-        view.paused = task.get("paused_reason")
+        view.paused, view.pause = task.get("paused_reason"), task.get("paused_detail") or {}
         _print_task(task, view, newest(receipts), artifacts)
     return Exit.OK
 
@@ -121,18 +130,22 @@ def _print_task(task: Json, view: TaskView, receipts: list[Json], artifacts: lis
     out.print(render.header(view))
     if view.replay:
         out.print(Text(f"▷ {REPLAY_BANNER}", style="yellow"))
-    for line in render.waiting_lines(view):
-        out.print(line)
+    if view.pause.get("detail"):
+        out.print(Text("\n".join(lines_of(str(view.pause["detail"]))), style="yellow"))
+    for line in render.waiting_lines(view, out.width if out.is_terminal else None):
+        out.print(line, soft_wrap=True)
+    for warning in task.get("warnings") or ():
+        out.print(Text(f"! {one_line(str(warning.get('message')), 1000)}", style="yellow"))
     failure = task.get("failure")
     if isinstance(failure, dict):
         out.print(Text(f"{failure.get('code')}: " + "\n".join(lines_of(str(failure.get("message", "")))), style="red"))
     origin = task.get("forked_from")
     if isinstance(origin, dict):
         spent = task.get("inherited") or {}
-        inherited = f"{number(int(spent.get('tokens') or 0))} tokens, {money(spent.get('cost_usd') or '0')}"
+        inherited = f"{counted_tokens(int(spent.get('tokens') or 0))}, {money(spent.get('cost_usd') or '0')}"
         out.print(Text(f"fork of {origin.get('task_id')} at {origin.get('checkpoint_id')}; inherited: {inherited}"))
     if task.get("epoch"):
-        out.print(Text(f"rewound {task['epoch']} time{'' if task['epoch'] == 1 else 's'}"))
+        out.print(Text(f"rewound {counted(int(task['epoch']), 'time')}"))
     if task.get("summary"):
         out.print(Text("\n".join(lines_of(str(task["summary"])))))
     out.print()
@@ -158,10 +171,9 @@ def list_tasks(target: Target, *, state: str | None, limit: int, as_json: bool) 
             print_json(tasks)
             return Exit.OK
         if not tasks:
-            print(
-                'No tasks yet. Submit one: journeyman submit "…" --workspace DIR, or try: journeyman demo',
-                file=sys.stderr,
-            )
+            print("No tasks yet." if state is None else "No task is in this state.", file=sys.stderr)
+            own = command()
+            suggest(Suggestion("submit one", f'{own} submit "…" --workspace DIR'), Suggestion("or try", f"{own} demo"))
             return Exit.OK
         now = time.time()
         rows = []
@@ -175,6 +187,8 @@ def list_tasks(target: Target, *, state: str | None, limit: int, as_json: bool) 
             age = duration(max(0.0, now - begun.timestamp())) if begun else "-"
             rows.append((str(task["id"]), words, age, one_line(str(task.get("title") or ""), 60)))
         print_table(("id", "state", "age", "title"), rows)
+        if any(task.get("paused_reason") or task.get("waiting_for") for task in tasks):
+            suggest(Suggestion("what a task waits for", f"{command()} show ID"))
     return Exit.OK
 
 
@@ -197,6 +211,7 @@ def pause(target: Target, task_id: str, *, as_json: bool) -> Exit:
             print_json(task)
         else:
             print(f"{task_id} pauses before its next step ({task.get('paused_reason')}).")
+            suggest(*for_pause(task_id, str(task.get("paused_reason")), task.get("paused_detail") or {}).how)
     return Exit.OK
 
 
@@ -213,13 +228,19 @@ def send(target: Target, task_id: str, text: str, *, interrupt: bool, as_json: b
 
 def resume(target: Target, task_id: str, *, limits: Json, as_json: bool) -> Exit:
     with connected(target) as api:
+        before = api.task(task_id)
         if limits:
-            api.change_budget(task_id, limits)
+            warn(api.change_budget(task_id, limits))
         task = api.resume(task_id)
         if as_json:
             print_json(task)
-        else:
-            print(f"{task_id} goes on ({task.get('state')}).")
+            return Exit.OK
+        print(f"{task_id} goes on ({task.get('state')}).")
+        detail = before.get("paused_detail") or {}
+        moved = before.get("budget") != task.get("budget") and detail.get("level") != "project"
+        if before.get("paused_reason") == "budget" and not moved:
+            print("It was paused at a limit: without a larger one it pauses again at its next step.", file=sys.stderr)
+            suggest(*for_pause(task_id, "budget", detail).how)
     return Exit.OK
 
 
@@ -275,9 +296,13 @@ def diff(target: Target, task_id: str, *, from_: str | None, to: str | None, as_
         print_diff(found)
         if not str(found["patch"]).strip() and from_ is None and to is None:
             print(
-                "What a subtask does is in the task's workspace once it is approved. Before that, look at its checkpoints: "
-                f"{command()} checkpoints {task_id}, then {command()} diff {task_id} --to CHECKPOINT",
+                "What a subtask does is in the task's workspace once it is approved. Before that, look at its checkpoints.",
                 file=sys.stderr,
+            )
+            own = command()
+            suggest(
+                Suggestion("list them", f"{own} checkpoints {task_id}"),
+                Suggestion("then", f"{own} diff {task_id} --to CHECKPOINT"),
             )
     return Exit.OK
 
@@ -321,7 +346,7 @@ def logs(target: Target, task_id: str, *, follow: bool, types: str | None, as_js
                 print(
                     f"{event['seq']:>5}  {clock(event.get('time'))}  {event['type']:<26} {role}{where}  {text}".rstrip()
                 )
-                for extra in line.detail if line else ():
+                for extra in (*line.detail, *line.advice()) if line else ():
                     print(f"       | {extra}")
                 sys.stdout.flush()
         except KeyboardInterrupt:

@@ -45,7 +45,7 @@ def lines_of(text: str, limit: int | None = None) -> list[str]:
         return lines
     head = limit // 2
     tail = max(limit - head - 1, 1)
-    return [*lines[:head], f"… {len(lines) - head - tail} lines …", *lines[-tail:]]
+    return [*lines[:head], f"… {counted(len(lines) - head - tail, 'line')} …", *lines[-tail:]]
 
 
 def duration(seconds: float) -> str:
@@ -68,6 +68,11 @@ def size(count: int) -> str:
             return f"{int(value)} {unit}" if unit == "B" else f"{value:.1f} {unit}"
         value /= 1024
     raise AssertionError
+
+
+def counted(count: int, noun: str, plural: str | None = None, *, shown: str | None = None) -> str:
+    """``1 file``, ``2 files``; ``plural`` where it is not the noun and an s, ``shown`` instead of the count's digits."""
+    return f"{count if shown is None else shown} {noun if count == 1 else plural or noun + 's'}"
 
 
 def number(count: int) -> str:

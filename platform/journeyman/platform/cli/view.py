@@ -3,6 +3,7 @@
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+from journeyman.platform.cli.suggestions import Suggestion, laid_out
 from journeyman.platform.cli.text import moment, one_line
 
 Json = dict[str, Any]
@@ -25,6 +26,14 @@ class Line:
     subtask: str | None = None
     quiet: bool = False
     """The detail is there for who wants everything, and left out for who watches."""
+    waits: str = ""
+    """What the task waits for since this step."""
+    how: tuple[Suggestion, ...] = ()
+    """The commands that let it go on."""
+
+    def advice(self, width: int | None = None) -> list[str]:
+        """What the task waits for and how it goes on: shown whatever is left out of the detail. Of a line at most as wide."""
+        return [*([self.waits] if self.waits else []), *laid_out(self.how, width)]
 
 
 @dataclass
@@ -53,6 +62,8 @@ class TaskView:
     title: str = ""
     state: str = "queued"
     paused: str | None = None
+    pause: Json = field(default_factory=dict)
+    """What the pause is for, as ``paused_detail`` of a task."""
     waiting: dict[str, str] = field(default_factory=dict)
     """Approvals that are pending: what each is about, by its id."""
     replay: bool = False

@@ -1,10 +1,13 @@
 """Following a task to its end: a live view on a terminal, plain lines in a pipe, one event a line as JSON."""
 
 import json
+import os
 import sys
+import termios
+import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Literal, Protocol
 
 from rich.live import Live
@@ -12,12 +15,15 @@ from rich.live import Live
 from journeyman.platform.cli import render
 from journeyman.platform.cli.client import Api
 from journeyman.platform.cli.exits import CommandError, Exit, exit_for
+from journeyman.platform.cli.session import suggest
 from journeyman.platform.cli.steps import tell
+from journeyman.platform.cli.suggestions import Suggestion, command
 from journeyman.platform.cli.view import REPLAY_BANNER, Json, Line, TaskView
 
 Style = Literal["live", "plain", "json"]
 
 _USAGE_EVERY_S = 2.0
+_REDRAW_EVERY_S = 0.125
 
 
 def chosen_style(*, as_json: bool) -> Style:
@@ -55,14 +61,44 @@ class _PlainScreen:
 
 
 class _LiveScreen:
-    def __init__(self, live: Live, bottom: render.LiveView, detail: int | None) -> None:
-        self._live = live
-        self._bottom = bottom
+    """Redraws the lower part by itself, never while steps are printed above it.
+
+    rich's own thread would: what it draws in the middle of a print leaves lines of the frame behind, wherever the frame's
+    height has just changed.
+    """
+
+    def __init__(self, view: TaskView, detail: int) -> None:
+        self._bottom = render.LiveView(view)
+        self._live = Live(self._bottom, console=render.console(), auto_refresh=False, vertical_overflow="crop")
         self._detail = detail
+        self._drawing = threading.Lock()
+        self._over = threading.Event()
+
+    @contextmanager
+    def shown(self) -> Iterator[None]:
+        """On the screen for as long as the block."""
+        with _unechoed(), self._live:
+            redrawing = threading.Thread(target=self._redraw, name="live-view", daemon=True)
+            redrawing.start()
+            try:
+                yield
+            finally:
+                self._over.set()
+                redrawing.join()
+                self._bottom.left = True
+
+    def _redraw(self) -> None:
+        while not self._over.wait(_REDRAW_EVERY_S):
+            with self._drawing:
+                self._live.refresh()
 
     def event(self, event: Json, line: Line | None) -> None:  # noqa: ARG002
         if line is not None:
-            self._live.console.print(render.rich_line(line, self._detail))
+            with self._drawing:
+                out = self._live.console
+                out.print(render.rich_line(line, self._detail))
+                for text in render.command_lines(line, out.width):
+                    out.print(text, soft_wrap=True)
 
     def gap(self, why: str | None) -> None:
         self._bottom.gap = why
@@ -82,9 +118,31 @@ def _screen(view: TaskView, style: Style, detail: int | None) -> Iterator[_Scree
             print(f"# {REPLAY_BANNER}", flush=True)
         yield _PlainScreen(render.PLAIN_DETAIL if detail is None else detail)
     else:
-        bottom = render.LiveView(view)
-        with Live(bottom, console=render.console(), refresh_per_second=8, vertical_overflow="crop") as live:
-            yield _LiveScreen(live, bottom, render.LIVE_DETAIL if detail is None else detail)
+        screen = _LiveScreen(view, render.LIVE_DETAIL if detail is None else detail)
+        with screen.shown():
+            yield screen
+
+
+@contextmanager
+def _unechoed() -> Iterator[None]:
+    """While the view redraws itself the terminal shows no keys: a ``^C`` in the last line would move it."""
+    terminal = sys.stdout.fileno()
+    try:
+        # Of a terminal that is another's at the moment, changing it would stop this process.
+        before = termios.tcgetattr(terminal) if os.tcgetpgrp(terminal) == os.getpgrp() else None
+    except (OSError, termios.error):
+        before = None
+    if before is None:
+        yield
+        return
+    quiet = [*before]
+    quiet[3] &= ~termios.ECHO
+    termios.tcsetattr(terminal, termios.TCSADRAIN, quiet)
+    try:
+        yield
+    finally:
+        with suppress(OSError, termios.error):
+            termios.tcsetattr(terminal, termios.TCSADRAIN, before)
 
 
 def follow(
@@ -104,30 +162,37 @@ def follow(
     view = TaskView.of(task, replay=replay)
     deadline = None if timeout_s is None else time.monotonic() + timeout_s
     usage = _Usage(api, view)
-    with _screen(view, style, detail) as screen:
-        try:
+    try:
+        with _screen(view, style, detail) as screen:
             for event in api.follow(view.task_id, deadline=deadline, on_gap=screen.gap):
                 if event is not None:
                     screen.event(event, tell(view, event))
                     usage.after(event)
                 if stop_on_pause and (view.paused or view.waiting) and not view.ended:
                     return view, Exit.UNFINISHED
-        except KeyboardInterrupt:
-            _say("No longer watching; the task goes on.", view)
-            return view, Exit.INTERRUPTED
-        if not view.ended and deadline is not None and time.monotonic() > deadline:
-            _say(f"Still {view.state} after {timeout_s:g} s; the task goes on.", view)
-            return view, Exit.UNFINISHED
-        if not view.ended:
-            # The stream's end is the server's word that no more events come; the task itself says what it is.
-            view.state = str(api.task(view.task_id)["state"])
-        usage.fetch()
+            late = not view.ended and deadline is not None and time.monotonic() > deadline
+            if not view.ended and not late:
+                # The stream's end is the server's word that no more events come; the task itself says what it is.
+                view.state = str(api.task(view.task_id)["state"])
+            if not late:
+                usage.fetch()
+    except KeyboardInterrupt:
+        _say("No longer watching", view)
+        return view, Exit.INTERRUPTED
+    if late:
+        _say(f"Still {view.state} after {timeout_s:g} s", view)
+        return view, Exit.UNFINISHED
     return view, exit_for(view.state)
 
 
 def _say(what: str, view: TaskView) -> None:
-    print(
-        f"{what} Watch it: journeyman watch {view.task_id}   Stop it: journeyman cancel {view.task_id}", file=sys.stderr
+    """After the view is gone, what becomes of the task."""
+    # Its waits stand above already.
+    still = "the task stays as it is" if view.paused or view.waiting else "the task goes on"
+    print(f"{what}; {still}.", file=sys.stderr)
+    own = command()
+    suggest(
+        Suggestion("watch it", f"{own} watch {view.task_id}"), Suggestion("stop it", f"{own} cancel {view.task_id}")
     )
 
 

@@ -100,7 +100,8 @@ class OpenAIModelEngine:
             message = (
                 "The connection to the model broke while it was answering; the partial answer was thrown away."
                 if ttft is not None
-                else "The model's server cannot be reached; the call can be repeated."
+                else "The platform's inference gateway cannot be reached, through which models are called; the call can be "
+                "repeated."
             )
             raise ModelUnavailable(message, reason=type(error.__cause__ or error).__name__) from error
         except openai.APIError as error:
@@ -151,19 +152,22 @@ class OpenAIModelEngine:
         words = error_text(_words_of(error.body) or error.response.text, self._secrets)
         status = error.status_code
         code = body.get("code")
+        details = body.get("details")
         if status == BudgetExhausted.status and code == BudgetExhausted.code:
-            details = body.get("details")
             return BudgetExhausted(words, **(details if isinstance(details, dict) else {}))
         retryable = body.get("retryable")
         if not isinstance(retryable, bool):
             retryable = status in _RETRYABLE_STATUS or status >= 500
+        # What the gateway says of its own accord are sentences; only the engine's own words need to be introduced.
+        own = isinstance(details, dict) and "engine_status" not in details
         if retryable:
             return ModelUnavailable(
-                f"The model's server answered with HTTP {status}: {words}",
+                words if own else f"The model's server answered with HTTP {status}: {words}",
                 retry_after_s=retry_after_seconds(error.response.headers.get("retry-after")),
                 status=status,
             )
-        return ModelRejected(f"The model's server refused the request (HTTP {status}): {words}", status=status)
+        said = words if own else f"The model's server refused the request (HTTP {status}): {words}"
+        return ModelRejected(said, status=status)
 
     def _stream_error(self, error: openai.APIError) -> JourneymanError:
         """For an error object in the middle of a stream."""

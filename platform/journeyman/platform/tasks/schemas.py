@@ -11,6 +11,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 from journeyman.platform.api.fields import Input, Line, PlainText, at_most_bytes, not_blank
 from journeyman.platform.api.pagination import DEFAULT_LIMIT, PageLimit
 from journeyman.platform.approvals.schemas import PolicyInput
+from journeyman.platform.budgets.warnings import BudgetWarning, Foresight
 from journeyman.platform.kit.database import Json
 from journeyman.platform.tasks.contract import TaskState
 from journeyman.platform.tasks.models import Task
@@ -232,9 +233,11 @@ class TaskView(TaskSummary):
     """``{task_id, checkpoint_id}`` of a task that began as a fork."""
     inherited: Json
     """What was spent before a fork, and counts against its limits: ``{tokens, cost_usd, steps, wall_s}``; empty otherwise."""
+    warnings: list[BudgetWarning]
+    """Limits that cannot be kept; empty when all can, and once the task has ended."""
 
     @classmethod
-    def of(cls, task: Task) -> "TaskView":
+    def whole(cls, task: Task, foresight: Foresight) -> "TaskView":
         return cls(
             **_common(task),
             instruction=task.instruction,
@@ -251,6 +254,7 @@ class TaskView(TaskSummary):
             epoch=task.epoch,
             forked_from=task.forked_from,
             inherited=task.inherited,
+            warnings=foresight.of_task(task),
         )
 
 

@@ -39,7 +39,10 @@ class EngineSilent(Unavailable):
 
 
 class EngineRefused(JourneymanError):
-    """The engine answered with an error of its own, whose HTTP status is ``http_status``."""
+    """The engine answered with an error of its own; the caller gets ``http_status``.
+
+    ``engine_status``, where the words are the engine's own, is told to the caller as such.
+    """
 
     code = "engine_error"
 
@@ -51,8 +54,10 @@ class EngineRefused(JourneymanError):
         retryable: bool,
         retry_after: str | None = None,
         code: str | None = None,
+        engine_status: int | None = None,
     ) -> None:
-        super().__init__(message, code=code, retryable=retryable)
+        details = {} if engine_status is None else {"engine_status": engine_status}
+        super().__init__(message, code=code, retryable=retryable, **details)
         self.http_status = http_status
         self.retry_after = retry_after
 
@@ -94,7 +99,8 @@ class UpstreamPool:
             )
         except (aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError, aiohttp.InvalidURL) as error:
             raise EngineUnreachable(
-                "The model's server cannot be reached; the call was not sent and can be repeated."
+                "The model's server (JOURNEYMAN_MODEL_BASE_URL) cannot be reached. Nothing was sent to it, and the call can "
+                "be repeated."
             ) from error
         except (TimeoutError, aiohttp.ClientError, OSError) as error:
             raise EngineSilent(
@@ -161,6 +167,7 @@ class UpstreamPool:
             retryable=status in {408, 409, 425, 429} or status >= 500,
             retry_after=response.headers.get("Retry-After"),
             code=code,
+            engine_status=status,
         )
 
 
