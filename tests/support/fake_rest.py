@@ -103,6 +103,9 @@ class Server:
     artifacts: list[dict[str, Any]] = field(default_factory=list)
     contents: dict[str, bytes] = field(default_factory=dict)
     url: str = ""
+    keys: set[str] = field(default_factory=lambda: {KEY})
+    owner: str | None = None
+    """The only key that knows the task, if not all do."""
 
     def __post_init__(self) -> None:
         self.task = {
@@ -132,6 +135,7 @@ def _routes(server: Server, query: dict[str, str]) -> dict[tuple[str, str], Call
     return {
         ("GET", "/v1/me"): lambda: {"engine": server.engine, "project": {"id": "proj_1"}},
         ("POST", "/v1/tasks"): lambda: {**server.task, "state": "queued"},
+        ("POST", "/v1/projects"): lambda: _new_project(server),
         ("GET", "/v1/tasks"): lambda: {"data": [server.task], "next_cursor": None},
         ("GET", base): lambda: server.task,
         ("POST", f"{base}/messages"): lambda: {"id": "pmsg_1", "number": 1, "state": "received"},
@@ -149,6 +153,13 @@ def _routes(server: Server, query: dict[str, str]) -> dict[tuple[str, str], Call
         ("GET", f"{base}/events"): lambda: _event_page(server.events, after, int(query.get("limit", 20))),
         ("POST", "/v1/uploads"): lambda: {"id": "upl_1", "digest": "sha256:0", "files": 2, "bytes": 10},
     }
+
+
+def _new_project(server: Server) -> dict[str, Any]:
+    """A project whose key alone knows the task from then on."""
+    server.owner = f"jm_test_project_{len(server.keys)}"
+    server.keys.add(server.owner)
+    return {"id": "proj_2", "api_key": {"key": server.owner}}
 
 
 def _with_budget(server: Server) -> dict[str, Any]:
@@ -180,8 +191,12 @@ def serving() -> Iterator[Server]:
                 body = self._chunked()
             state.requests.append((self.command, parts.path, body))
             state.headers.append(dict(self.headers.items()))
-            if self.headers.get("Authorization") != f"Bearer {KEY}":
+            key = self.headers.get("Authorization", "").removeprefix("Bearer ")
+            if key not in state.keys:
                 self._answer(401, {"detail": "No such key.", "code": "unauthorized", "request_id": "req_1"})
+                return
+            if state.owner not in {None, key} and parts.path.startswith("/v1/tasks/"):
+                self._answer(404, {"detail": "This project has no such task.", "code": "task_not_found"})
                 return
             waiting = state.refusals.get((self.command, parts.path))
             if waiting:

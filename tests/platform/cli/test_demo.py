@@ -95,6 +95,34 @@ def test_a_running_stack_is_used_and_left_alone(bare: Run, commands: Commands) -
     assert commands.ran == ["up"]
 
 
+def test_a_local_stack_has_a_project_for_the_demos(bare: Run, commands: Commands, home: Path, server: Server) -> None:
+    commands("up")
+    assert bare("demo", "fix-failing-test").code == 0
+    assert server.bodies("POST", "/v1/projects") == [{"name": "demo"}]
+    file = home / "demo.key"
+    assert file.stat().st_mode & 0o777 == 0o600
+    assert bare("demo", "build-cli-tool").code == 0
+    assert len(server.bodies("POST", "/v1/projects")) == 1
+    submitted = [headers["Authorization"] for headers in server.headers if "Idempotency-Key" in headers]
+    assert submitted == [f"Bearer {server.owner}"] * 2
+    # What the demo says to do next works without a word about projects.
+    for verb in ("show", "watch", "logs", "artifacts", "diff", "cancel"):
+        result = bare(verb, TASK)
+        assert result.code == 0, result.err
+    missing = bare("show", "task_ffffffffffffffffffffffffffffffff")
+    assert missing.code == 2
+    # A key that the stack does not know any more is replaced.
+    file.write_text("jm_of_another_time\n")
+    assert bare("demo", "fix-failing-test").code == 0
+    assert file.read_text().strip() == server.owner
+
+
+def test_a_project_that_was_named_is_the_demos_too(run: Run, home: Path, server: Server) -> None:
+    assert run("demo", "fix-failing-test").code == 0
+    assert server.bodies("POST", "/v1/projects") == []
+    assert not (home / "demo.key").exists()
+
+
 def test_a_stack_of_its_own_that_is_killed_is_started_again(
     bare: Run, commands: Commands, server: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:

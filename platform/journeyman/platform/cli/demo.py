@@ -8,6 +8,7 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from types import FrameType
 from typing import Any, NoReturn
 
@@ -17,7 +18,15 @@ from journeyman.platform import demos
 from journeyman.platform.cli import render, watch
 from journeyman.platform.cli.client import Api
 from journeyman.platform.cli.exits import CommandError, Exit
-from journeyman.platform.cli.server import Server, data_dir, find_server, read_stack, stack_api_url
+from journeyman.platform.cli.server import (
+    DEMO_KEY_FILE,
+    Server,
+    data_dir,
+    find_server,
+    read_key,
+    read_stack,
+    stack_api_url,
+)
 from journeyman.platform.cli.session import Target, engine_is_replay, print_table, suggest
 from journeyman.platform.cli.suggestions import Suggestion, command, laid_out, terminal_width
 from journeyman.platform.cli.tasks import print_diff, print_outcome
@@ -123,7 +132,7 @@ def _server_for(target: Target, *, keep: bool) -> Iterator[tuple[Api, bool]]:
     stack = None if named else _Stack()
     own = stack is not None and stack.start_if_down()
     try:
-        server = find_server(target.url, target.api_key)
+        server = _apart(find_server(target.url, target.api_key))
         api = Api(server, locate=stack.locate if stack else None)
         try:
             yield api, own
@@ -133,6 +142,40 @@ def _server_for(target: Target, *, keep: bool) -> Iterator[tuple[Api, bool]]:
         if own and not keep:
             _journeyman("down", check=False)
         signal.signal(signal.SIGTERM, before)
+
+
+def _apart(server: Server) -> Server:
+    """A local stack as the demos' own project sees it, which is made when it is missing: what their agents learn and use is
+    not mixed with that of real tasks. A server or a key that somebody named is used as it is.
+    """
+    if server.directory is None:
+        return server
+    file = server.directory / DEMO_KEY_FILE
+    key = read_key(file)
+    if key is None or not _known(server, key):
+        api = Api(server)
+        try:
+            made = api.request("POST", "/v1/projects", json={"name": "demo"}).json()
+        finally:
+            api.close()
+        key = str(made["api_key"]["key"])
+        with os.fdopen(os.open(file, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w") as written:
+            written.write(f"{key}\n")
+    return replace(server, api_key=key)
+
+
+def _known(server: Server, key: str) -> bool:
+    """Whether the server takes the key: the data directory may have been set up anew around it."""
+    api = Api(replace(server, api_key=key))
+    try:
+        api.get("/v1/me")
+    except CommandError as error:
+        if error.exit_code is Exit.PLATFORM:
+            raise
+        return False
+    finally:
+        api.close()
+    return True
 
 
 def _terminated(number: int, _frame: FrameType | None) -> NoReturn:

@@ -2,7 +2,7 @@
 
 import json
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -11,6 +11,8 @@ from journeyman.platform.cli.exits import CommandError, Exit
 
 STACK_FILE = "stack.json"
 KEY_FILE = "admin.key"
+DEMO_KEY_FILE = "demo.key"
+"""Key of the project that the demos run in, beside the first one, so that what they teach agents stays there."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,6 +21,8 @@ class Server:
     api_key: str
     source: str
     """Where the address comes from, for messages: an option, the environment, or a data directory."""
+    directory: Path | None = None
+    """The data directory that the key is from, if it is."""
 
 
 def data_dir() -> Path:
@@ -67,7 +71,9 @@ def find_server(url: str | None = None, api_key: str | None = None) -> Server:
         _ = urlsplit(found_url).port
     except ValueError as error:
         raise CommandError(f"The server's address {found_url!r} (from {source}) is none: {error}.") from error
-    key = api_key or os.environ.get("JOURNEYMAN_API_KEY") or _key_of(directory, local=local)
+    named_key = api_key or os.environ.get("JOURNEYMAN_API_KEY")
+    # A local key is never sent to a server that somebody named: it may be a stranger's.
+    key = named_key or (read_key(directory / KEY_FILE) if local else None)
     if not key:
         raise CommandError(
             f"No API key for {found_url}. Give one with --api-key or JOURNEYMAN_API_KEY"
@@ -77,14 +83,18 @@ def find_server(url: str | None = None, api_key: str | None = None) -> Server:
         raise CommandError(
             "The API key contains characters that no key has; it may have been copied with more than itself."
         )
-    return Server(found_url.rstrip("/"), key, source)
+    return Server(found_url.rstrip("/"), key, source, None if named_key else directory)
 
 
-def _key_of(directory: Path, *, local: bool) -> str | None:
-    # A local key is never sent to a server that somebody named: it may be a stranger's.
-    if not local:
-        return None
+def read_key(file: Path) -> str | None:
+    """The key in the file, or None."""
     try:
-        return (directory / KEY_FILE).read_text().strip() or None
+        return file.read_text().strip() or None
     except OSError:
         return None
+
+
+def demo_server(server: Server) -> Server | None:
+    """The same server as the demos' project sees it; None where there is no such project, or a key was named."""
+    key = read_key(server.directory / DEMO_KEY_FILE) if server.directory is not None else None
+    return replace(server, api_key=key) if key is not None and key != server.api_key else None
