@@ -115,6 +115,7 @@ class Manifest:
         if manifest is None or manifest.digest != digest:
             msg = f"the manifest of snapshot {digest} is damaged in object storage"
             raise Unavailable(msg, code="snapshot_damaged", retryable=False)
+        assert manifest.held is not None  # computed here, where it holds up nobody
         return manifest
 
 

@@ -301,9 +301,10 @@ def _weight(manifest: Manifest) -> int:
 
 
 def _manifest(entries: Iterable[TreeEntry], blobs: Mapping[str, tuple[Piece, ...]]) -> Manifest:
-    """With its digest computed: that takes long enough to be kept off the event loop."""
+    """With its digest computed, and what it holds: that takes long enough to be kept off the event loop."""
     manifest = Manifest.of(entries, blobs)
     assert manifest.digest
+    assert manifest.held is not None
     return manifest
 
 
