@@ -96,7 +96,13 @@ async def test_a_limit_is_raised_and_the_task_goes_on(journeyman: CommandLine, p
     threads = [planner(plan()), coder(*steps, work()), reviewer(approve())]
     task_id = await platform.submit(threads, budget={"max_steps": 3})
     await platform.wait_for(task_id, lambda task: task["paused_reason"] == "budget")
-    result = await journeyman("resume", task_id, "--budget-steps", "50")
+    shown = (await journeyman("show", task_id)).out
+    assert "waits for a larger budget: 3 of 3 steps used" in shown
+    (way_on,) = [line for line in shown.splitlines() if f"journeyman resume {task_id}" in line]
+    assert way_on.split()[-2:] == ["--budget-steps", "6"]
+    assert (await journeyman("resume", task_id, *way_on.split()[-2:])).code == 0
+    await platform.wait_for(task_id, lambda task: (task["paused_detail"] or {}).get("of") == 6)
+    result = await journeyman("resume", task_id, "--budget-steps", "50", "--budget-time", "2h")
     assert result.code == 0, result.err
     assert (await platform.end(task_id)).task["state"] == "succeeded"
     refused = await journeyman("pause", task_id)

@@ -1,4 +1,7 @@
+import io
+
 import pytest
+from rich.console import Console
 
 from journeyman.platform.cli import render
 from journeyman.platform.cli.calls import describe_call
@@ -118,6 +121,26 @@ def test_roles_and_states_are_told_by_more_than_colour() -> None:
     assert "■ platform" in text
     assert render.state_words("succeeded", verified=False) == "✓ succeeded (not verified)"
     assert len({icon for icon, _ in render.ROLES.values()}) == len(render.ROLES)
+
+
+def test_ids_are_whole_however_narrow_the_terminal() -> None:
+    ids = [f"{kind}_{number:032x}" for number, kind in enumerate(("apr", "task", "apr", "task"))]
+    narrow = [("id", "state", "title"), [(ids[0], "running", "A title of many words " * 3), (ids[1], "failed", "")]]
+    wide = [("id", "task", "why"), [(ids[0], ids[1], "A rule of the policy asks for it."), (ids[2], ids[3], "")]]
+    for width in (50, 80, 200):
+        for columns, rows in (narrow, wide):
+            out = Console(width=width, file=io.StringIO())
+            out.print(render.listing(columns, rows, out))
+            assert isinstance(out.file, io.StringIO)
+            shown = out.file.getvalue()
+            assert all(cell in shown for row in rows for cell in row if cell in ids), (width, shown)
+            assert max(map(len, shown.splitlines())) <= width
+    out = Console(width=80, file=io.StringIO())
+    out.print(render.listing(*wide, out))
+    assert isinstance(out.file, io.StringIO)
+    assert [line.rstrip() for line in out.file.getvalue().splitlines()] == [
+        ids[0], f"  task  {ids[1]}", "  why   A rule of the policy asks for it.", ids[2], f"  task  {ids[3]}", ""
+    ]  # fmt: skip
 
 
 def test_long_output_keeps_its_end() -> None:

@@ -1,5 +1,6 @@
 """Tasks and their steps on a terminal (rich) or in a pipe (plain lines). Role = icon, label and colour; state = shape and word."""
 
+import re
 import sys
 import time
 from collections.abc import Iterable, Sequence
@@ -7,6 +8,7 @@ from typing import Final
 
 from rich import box
 from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
+from rich.measure import Measurement
 from rich.panel import Panel
 from rich.spinner import Spinner
 from rich.table import Table
@@ -45,6 +47,8 @@ MARKS: Final = {"ok": ("✓", "green"), "bad": ("✗", "red"), "warn": ("!", "ye
 LIVE_DETAIL: Final = 4
 PLAIN_DETAIL: Final = 7
 _PIPE_WIDTH: Final = 160
+_UNLIMITED: Final = 10_000
+_ID: Final = re.compile(r"[a-z]+_[0-9a-f]{32}")
 
 
 def console() -> Console:
@@ -220,10 +224,32 @@ def plan_tree(subtasks: Iterable[Subtask], room: int = 1000) -> RenderableType:
 
 
 def table(columns: Sequence[str], rows: Iterable[Sequence[str | Text]], *, title: str | None = None) -> Table:
-    found = Table(*columns, title=title, title_justify="left", title_style="bold", box=box.SIMPLE_HEAD, pad_edge=False)
-    for row in rows:
+    """Ids are never cut or broken: they are there to be copied."""
+    found = Table(title=title, title_justify="left", title_style="bold", box=box.SIMPLE_HEAD, pad_edge=False)
+    entries = list(rows)
+    for index, name in enumerate(columns):
+        whole = any(_ID.match(str(row[index])) for row in entries)
+        found.add_column(name, no_wrap=whole, overflow="fold")
+    for row in entries:
         found.add_row(*row)
     return found
+
+
+def listing(columns: Sequence[str], rows: Sequence[Sequence[str]], out: Console) -> RenderableType:
+    """A table, or where that is too wide for the console each row as a block under its first cell."""
+    found = table(columns, [[Text(cell) for cell in row] for row in rows])
+    if Measurement.get(out, out.options.update(max_width=_UNLIMITED), found).minimum <= out.width:
+        return found
+    blocks: list[RenderableType] = []
+    for first, *others in rows:
+        grid = Table.grid(padding=(0, 2))
+        grid.add_column(no_wrap=True, style="dim")
+        grid.add_column(overflow="fold")
+        for name, cell in zip(columns[1:], others, strict=True):
+            if cell:
+                grid.add_row(f"  {name}", Text(cell))
+        blocks += [Text(first, style="bold"), grid]
+    return Group(*blocks, Text())
 
 
 def receipts_table(receipts: Iterable[Json]) -> Table:

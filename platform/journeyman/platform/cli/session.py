@@ -7,8 +7,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-from rich.text import Text
-
 from journeyman.platform.cli import render
 from journeyman.platform.cli.client import Api
 from journeyman.platform.cli.server import find_server
@@ -58,9 +56,10 @@ def print_json(value: Any) -> None:
 
 
 def print_table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
-    """A table: framed on a terminal, aligned and never cut in a pipe."""
+    """A table: on a terminal with lines, or as blocks where it is too wide; aligned and never cut in a pipe."""
     if render.is_terminal():
-        render.console().print(render.table(columns, [[Text(cell) for cell in row] for row in rows]))
+        out = render.console()
+        out.print(render.listing(columns, rows, out))
         return
     widths = [max(len(row[index]) for row in [columns, *rows]) for index in range(len(columns))]
     for row in [columns, *rows]:
