@@ -78,6 +78,18 @@ def test_a_timeout_ends_the_watching_only(run: Run, server: Server) -> None:
     assert ("POST", f"/v1/tasks/{TASK}/cancel") not in {(how, where) for how, where, _ in server.requests}
 
 
+@pytest.mark.parametrize(
+    ("reason", "said"), [("user", "the task waits on."), ("model_unavailable", "the task goes on.")]
+)
+def test_who_leaves_is_told_whether_the_task_goes_on(run: Run, server: Server, reason: str, said: str) -> None:
+    server.events = [*server.events[:5], event(6, "task.paused", {"reason": reason})]
+    server.hold_open = True
+    server.task["state"] = "running"
+    result = run("watch", TASK, "--timeout", "0.2")
+    assert result.code == 5
+    assert said in result.err
+
+
 def test_a_pause_can_end_the_watching(run: Run, server: Server) -> None:
     server.events = [*server.events[:5], event(6, "task.paused", {"reason": "budget", "detail": "limit reached"})]
     server.hold_open = True

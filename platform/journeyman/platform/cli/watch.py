@@ -19,6 +19,7 @@ from journeyman.platform.cli.session import suggest
 from journeyman.platform.cli.steps import tell
 from journeyman.platform.cli.suggestions import Suggestion, command
 from journeyman.platform.cli.view import REPLAY_BANNER, Json, Line, TaskView
+from journeyman.platform.cli.waiting import waits
 
 Style = Literal["live", "plain", "json"]
 
@@ -187,8 +188,7 @@ def follow(
 
 def _say(what: str, view: TaskView) -> None:
     """After the view is gone, what becomes of the task."""
-    # Its waits stand above already.
-    still = "the task stays as it is" if view.paused or view.waiting else "the task goes on"
+    still = "the task waits on" if any(wait.how for wait in waits(view)) else "the task goes on"
     print(f"{what}; {still}.", file=sys.stderr)
     own = command()
     suggest(
