@@ -48,6 +48,7 @@ async def test_at_a_limit_the_task_pauses_and_goes_on_with_more(platform: Platfo
     task_id = await platform.submit(simple(*steps), budget={"max_steps": 4}, acceptance=["test $(wc -l < log) = 8"])
     paused = await platform.wait_for(task_id, lambda task: task["paused_reason"] == "budget")
     assert paused["state"] == "running"
+    assert "budget_exhausted" not in paused["paused_detail"]["detail"]
     response = await platform.client.patch(f"/v1/tasks/{task_id}/budget", json={"max_steps": 100})
     assert response.status_code == 200
     outcome = await platform.end(task_id)

@@ -156,8 +156,7 @@ async def converse(control: Control, thread: ThreadRef, step: int) -> Talk:
             reason = PAUSES.get(code_of(error))
             if reason is None:
                 raise
-            detail = str(error.cause) if error.cause else None
-            await control.stop(thread.task, reason, detail, facts_of(error))
+            await control.stop(thread.task, reason, message_of(error), facts_of(error))
             tries += 1
             continue
         if outcome is None:
@@ -276,6 +275,11 @@ def are_together() -> bool:
 def queue_for(role: Queue) -> Queue:
     """Where activities of this role go: to its own queue, or to the workflow's where all workers have all roles."""
     return Queue.ORCHESTRATION if are_together() else role
+
+
+def message_of(error: ActivityError) -> str | None:
+    """What the activity's error tells people, without the code, which ``str`` puts before it."""
+    return error.cause.message if isinstance(error.cause, ApplicationError) else None
 
 
 def facts_of(error: ActivityError) -> dict[str, Any]:
