@@ -1,8 +1,6 @@
 """Running things in sandboxes, for tests."""
 
-import asyncio
 import uuid
-from collections.abc import Awaitable, Callable
 
 from journeyman.platform.sandboxes.port import MIB, ExecRequest, ExecResult, Limits, Sandbox, SandboxSpec
 
@@ -30,15 +28,3 @@ async def python(sandbox: Sandbox, source: str, **options) -> ExecResult:
     path = f"/tmp/{uuid.uuid4().hex}.py"
     await sandbox.write_file(path, source.encode())
     return await shell(sandbox, f"exec python3 {path}", **options)
-
-
-async def until(condition: Callable[[], bool | Awaitable[bool]], timeout_s: float = 10) -> None:
-    """Wait for a condition; fails when it does not come."""
-    async with asyncio.timeout(timeout_s):
-        while True:
-            holds = condition()
-            if not isinstance(holds, bool):
-                holds = await holds
-            if holds:
-                return
-            await asyncio.sleep(0.02)

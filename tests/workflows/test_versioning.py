@@ -2,7 +2,7 @@
 
 import asyncio
 import uuid
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import AbstractAsyncContextManager
 from datetime import timedelta
 from typing import Any
@@ -21,6 +21,7 @@ from journeyman.platform.kit.settings import Settings
 from journeyman.platform.kit.temporal import connect
 from journeyman.workflows.versioning import WorkerVersion
 from support.versioned_workflows import NewChild, NewParent, OldChild, OldParent, done, step
+from support.waiting import until
 
 
 @pytest.fixture
@@ -51,13 +52,6 @@ def worker(client: Client, build_id: str | None, *, new: bool = False) -> Abstra
         sticky_queue_schedule_to_start_timeout=timedelta(seconds=1),
         deployment_config=WorkerVersion(build_id, "pinned").config() if build_id else None,
     )
-
-
-async def until(condition: Callable[[], Any], timeout_s: float = 60) -> Any:
-    async with asyncio.timeout(timeout_s):
-        while not (result := await condition()):
-            await asyncio.sleep(0.1)
-        return result
 
 
 async def start(client: Client) -> WorkflowHandle[Any, Any]:

@@ -1,12 +1,11 @@
 """Processes forked from one that has imported everything: as good as those that were started, and as well looked after."""
 
-import asyncio
 import os
 import signal
 import socket
 import subprocess
 import sys
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from pathlib import Path
 
 import httpx
@@ -20,6 +19,7 @@ from journeyman.platform.embedded.stack import EmbeddedStack
 from journeyman.platform.kit.settings import Settings
 from support.stack import kill_and_wait, part_of
 from support.stand_ins import running
+from support.waiting import until
 
 ENV = {"PATH": os.environ["PATH"], "JOURNEYMAN_MARK": "its own"}
 
@@ -57,15 +57,6 @@ async def answers(client: httpx.AsyncClient, port: int) -> bool:
         return (await client.get(f"http://127.0.0.1:{port}/readyz")).is_success
     except httpx.TransportError:
         return False
-
-
-async def until(condition: Callable[[], object]) -> None:
-    async with asyncio.timeout(20):
-        while True:
-            result = condition()
-            if await result if asyncio.iscoroutine(result) else result:
-                return
-            await asyncio.sleep(0.02)
 
 
 def log_of(stack: EmbeddedStack) -> str:

@@ -23,6 +23,7 @@ from support.api import Caller, ServedApi, api_settings, calling, served
 from support.proxy import Proxy
 from support.rows import make_task
 from support.sse import Message, events_until_end, following
+from support.waiting import until
 
 
 @pytest.fixture(scope="module")
@@ -46,12 +47,6 @@ async def write(database: Database, task_id: str, count: int, **data: Any) -> No
 async def end(database: Database, task_id: str) -> None:
     async with database.transaction() as session:
         await lifecycle.transition(session, task_id, TaskState.FAILED, failure={"code": "x", "message": "x"})
-
-
-async def until(condition: Any, timeout_s: float = 15) -> None:
-    async with asyncio.timeout(timeout_s):
-        while not condition():
-            await asyncio.sleep(0.01)
 
 
 async def test_stream_and_history_are_the_same_documents(client: Caller, database: Database) -> None:

@@ -1,7 +1,5 @@
 """Large payloads lie in the object store, not in the history; while the store is away, workflows wait."""
 
-import asyncio
-from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
 
@@ -17,6 +15,7 @@ from journeyman.platform.kit.settings import Settings
 from journeyman.platform.kit.temporal import connect
 from support.bulky_workflow import TIMES, Bulky, measure, produce
 from support.proxy import Proxy
+from support.waiting import until
 
 SIZE = 300_000
 
@@ -45,12 +44,6 @@ async def start(client: Client) -> WorkflowHandle[Bulky, int]:
     return await client.start_workflow(
         Bulky.run, SIZE, id=f"{new_id('task')}/sub task", task_queue="payloads", task_timeout=timedelta(seconds=3)
     )
-
-
-async def until(condition: Callable[[], Any], timeout_s: float = 30) -> None:
-    async with asyncio.timeout(timeout_s):
-        while not await condition():
-            await asyncio.sleep(0.05)
 
 
 async def test_large_payloads_leave_a_small_history(settings: Settings, object_store: S3ObjectStore) -> None:

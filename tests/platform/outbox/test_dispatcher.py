@@ -26,6 +26,7 @@ from journeyman.platform.tasks.contract import StartTask, TaskState
 from support.api import Caller, RunningApi, api_settings, free_port, running
 from support.proxy import Proxy
 from support.rows import make_project, make_task
+from support.waiting import until
 
 
 @pytest.fixture(scope="module")
@@ -37,12 +38,6 @@ async def entries(database: Database, task_id: str) -> list[OutboxEntry]:
     async with database.transaction() as session:
         found = sa.select(OutboxEntry).where(OutboxEntry.task_id == task_id).order_by(OutboxEntry.id)
         return list(await session.scalars(found))
-
-
-async def until(condition: Callable[[], Any], timeout_s: float = 20) -> None:
-    async with asyncio.timeout(timeout_s):
-        while not await condition():
-            await asyncio.sleep(0.02)
 
 
 def delivered(database: Database, task_id: str) -> Callable[[], Any]:
@@ -338,11 +333,7 @@ async def test_the_outbox_is_looked_at_as_soon_as_something_is_in_it(
 ) -> None:
     """By notification: the poll alone would take a minute here."""
     monkeypatch.setattr("journeyman.platform.outbox.dispatcher.POLL_EVERY", 60.0)
-    await until(lambda: _true(api.resources.notifications.connected.is_set()))
+    await until(api.resources.notifications.connected.is_set)
     for _ in range(3):
         task = await caller.submit()
         await until(delivered(database, task["id"]), timeout_s=8)
-
-
-async def _true(value: bool) -> bool:
-    return value

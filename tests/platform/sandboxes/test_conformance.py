@@ -16,7 +16,8 @@ from journeyman.platform.sandboxes.errors import (
     TooManyCommands,
 )
 from journeyman.platform.sandboxes.port import ExecRequest, Sandbox, SandboxDriver, SandboxSpec, TreeEntry
-from support.sandboxes import SMALL, python, shell, until
+from support.sandboxes import SMALL, python, shell
+from support.waiting import until
 
 
 def spec(**options) -> SandboxSpec:

@@ -7,11 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from journeyman.platform.sandboxes.errors import SandboxLost
+from journeyman.platform.sandboxes.errors import ExecNotFound, SandboxLost
 from journeyman.platform.sandboxes.local import LocalSandboxDriver
-from journeyman.platform.sandboxes.port import ExecRequest, SandboxSpec
+from journeyman.platform.sandboxes.port import ExecRequest, Sandbox, SandboxSpec
 from journeyman.platform.sandboxes.registry import Record
 from support.sandboxes import SMALL
+from support.waiting import until
 
 
 async def test_a_frozen_agent_counts_as_lost_long_before_the_commands_timeout(tmp_path: Path) -> None:
@@ -22,7 +23,8 @@ async def test_a_frozen_agent_counts_as_lost_long_before_the_commands_timeout(tm
     pid = record.agent.pid
     running = asyncio.create_task(sandbox.run(ExecRequest("a", "sleep 600", timeout_s=600)))
     try:
-        await asyncio.sleep(0.5)  # the command is running now, and the agent's answer is what is waited for
+        # The agent's answer is what is waited for now.
+        await until(lambda: _runs(sandbox, "a"))
         os.kill(pid, signal.SIGSTOP)
         async with asyncio.timeout(30):
             with pytest.raises(SandboxLost):
@@ -31,3 +33,10 @@ async def test_a_frozen_agent_counts_as_lost_long_before_the_commands_timeout(tm
         os.kill(pid, signal.SIGCONT)
         await driver.release("sbx_frozen")
         await driver.close()
+
+
+async def _runs(sandbox: Sandbox, exec_id: str) -> bool:
+    try:
+        return (await sandbox.poll(exec_id)).running
+    except ExecNotFound:
+        return False

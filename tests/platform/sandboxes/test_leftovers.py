@@ -3,7 +3,8 @@
 import pytest
 
 from journeyman.platform.sandboxes.port import Sandbox
-from support.sandboxes import shell, until
+from support.sandboxes import shell
+from support.waiting import until
 
 
 async def running(sandbox: Sandbox, mark: str) -> int:

@@ -16,7 +16,8 @@ from journeyman.platform.sandboxes.cgroups import Hierarchy
 from journeyman.platform.sandboxes.errors import LimitsNotEnforced
 from journeyman.platform.sandboxes.local import LocalSandboxDriver
 from journeyman.platform.sandboxes.port import ExecRequest, Limits, Sandbox, SandboxDriver, SandboxSpec
-from support.sandboxes import SMALL, python, shell, until
+from support.sandboxes import SMALL, python, shell
+from support.waiting import until
 
 
 @asynccontextmanager

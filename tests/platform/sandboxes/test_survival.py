@@ -18,7 +18,8 @@ from journeyman.platform.sandboxes.errors import SandboxLost, SandboxUnavailable
 from journeyman.platform.sandboxes.local import LocalSandboxDriver
 from journeyman.platform.sandboxes.port import ExecRequest, SandboxDriver, SandboxSpec
 from journeyman.platform.sandboxes.registry import ProcessIdentity, Record, reap
-from support.sandboxes import SMALL, shell, until
+from support.sandboxes import SMALL, shell
+from support.waiting import until
 
 WORKER = Path(__file__).with_name("worker.py")
 
