@@ -230,13 +230,16 @@ class Verification(BaseModel):
 
 
 class Pause(BaseModel):
+    """A wait that begins inside a workflow. ``id`` tells it from the task's other waits, for the same reason or another."""
+
     id: str
     task: TaskRef
     reason: str
     detail: str | None = None
     facts: dict[str, Any] = {}
-    """Of a budget: level, limit, spent, of, period, since."""
+    """Of a budget: level, limit, spent, requested, of, period, since."""
 
     @property
     def step_key(self) -> str:
+        """Under which the pause is noted in the log, once."""
         return f"{self.task.task_id}:pause:{self.id}"

@@ -1,35 +1,33 @@
 """Carrying out the tool calls of one step, and the checkpoint after them."""
 
 import time
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from typing import Any, Final
+from collections.abc import Sequence
+from typing import Final
 
 from sqlalchemy.ext.asyncio import AsyncSession
 from temporalio import activity
 
 from journeyman.agents import context, loops
-from journeyman.agents.arguments import EditFile, Shell, SubmitReview
+from journeyman.agents.arguments import Shell
 from journeyman.agents.canonical import digest
 from journeyman.agents.output import cut_output
 from journeyman.agents.roles import Role, profile
-from journeyman.agents.tools import ParsedCall, ToolError, parse_call
+from journeyman.agents.tools import ParsedCall, ToolError
 from journeyman.platform.artifacts import repository as artifacts
 from journeyman.platform.checkpoints import repository as checkpoints
 from journeyman.platform.events.log import Appended, NewEvent, append_all, lock
-from journeyman.platform.events.types import EventType
 from journeyman.platform.kit.database import Database
 from journeyman.platform.kit.ids import derived_id
 from journeyman.platform.kit.object_store import ObjectStore, blob_key, put_blob
 from journeyman.platform.memory.service import MemoryService
-from journeyman.platform.sandboxes.errors import LOST_WHILE_RUNNING, ExecNotFound, SandboxLost
+from journeyman.platform.sandboxes.errors import ExecNotFound, SandboxLost
 from journeyman.platform.tasks.lifecycle import for_step, lock_task
-from journeyman.platform.tasks.models import Task
 from journeyman.platform.threads import repository as threads
 from journeyman.platform.threads import steps
 from journeyman.platform.threads.commands import background_commands
 from journeyman.platform.threads.models import Thread
-from journeyman.workflows.activities.approvals import Answer, ask_for_calls, asks_for_plans
+from journeyman.workflows.activities.approvals import ask_for_calls, asks_for_plans
+from journeyman.workflows.activities.batch import MAY_HAVE_RUN, NOT_BEGUN, Batch, Call, Done
 from journeyman.workflows.activities.breaker import tell, watch
 from journeyman.workflows.activities.knowledge import Knowledge
 from journeyman.workflows.activities.models import Fresh
@@ -39,14 +37,6 @@ from journeyman.workflows.activities.workplace import Workplace, Workplaces
 from journeyman.workflows.heartbeat import beating
 from journeyman.workflows.types import Step, StepOutcome, ThreadRef
 
-_MAY_HAVE_RUN: Final = (
-    f"Error: {LOST_WHILE_RUNNING}. It may have run in part; its effects are lost, and it was not "
-    "started again. The files are those after your last completed step. Run it again if it is still needed."
-)
-_NOT_BEGUN: Final = (
-    f"Error: {LOST_WHILE_RUNNING} or before it could, and with it what the step's earlier calls did. It was not started. The "
-    "files are those after your last completed step. Do the whole step again if it is still needed."
-)
 _SUBMITTED: Final = "Submitted."
 _CUT_SHORT: Final = "[interrupted by a message from a person: the command and all its children were ended]"
 _NOT_RUN: Final = "Not run: a message from a person came first. Read it, then decide whether this is still needed."
@@ -80,7 +70,7 @@ class ToolActivities:
                 stored = await threads.messages_of_step(session, step.thread.thread_id, step.key)
             if step.interrupted and f"{step.key}:answer" not in stored:
                 return StepOutcome(unanswered=True)
-            batch = _Batch(step, start.task, start.thread, done=stored, lease_id=start.sandbox_id)
+            batch = Batch(step, start.task, start.thread, done=stored, lease_id=start.sandbox_id)
             calls = batch.read(stored[f"{step.key}:answer"])
             if not batch.task.approval_policy:
                 await self._begin_first(session, batch, calls)
@@ -95,7 +85,7 @@ class ToolActivities:
         if not calls:
             await self._remind(step)
             return StepOutcome(idle=True)
-        last: _Done | None = None
+        last: Done | None = None
         for call in calls:
             if last is not None:
                 async with self._database.transaction() as session:
@@ -103,7 +93,7 @@ class ToolActivities:
             last = await self._call(batch, call)
         return await self._checkpoint(batch, last)
 
-    async def _ask(self, batch: "_Batch", calls: list["_Call"]) -> list[str]:
+    async def _ask(self, batch: Batch, calls: list[Call]) -> list[str]:
         """Ask people for the calls that the task's policy names; returns what is not decided yet."""
         open_ = [
             (call.key, call.parsed)
@@ -139,13 +129,13 @@ class ToolActivities:
                 session, step.thread.thread_id, f"{step.key}:note", context.no_tool_call_note(step.thread.role)
             )
 
-    async def _begin_first(self, session: AsyncSession, batch: "_Batch", calls: list["_Call"]) -> None:
+    async def _begin_first(self, session: AsyncSession, batch: Batch, calls: list[Call]) -> None:
         """Note that the first call starts in the thread's sandbox, while a session is open anyway."""
         first = next((call for call in calls if f"{call.key}:result" not in batch.done), None)
         if first is not None and first.begins and batch.lease_id is not None and not batch.step.interrupted:
             batch.begun[first.key] = await threads.begin_tool_call(session, batch.thread, first.key, batch.lease_id)
 
-    async def _call(self, batch: "_Batch", call: "_Call") -> "_Done | None":
+    async def _call(self, batch: Batch, call: Call) -> Done | None:
         """What the call came to; nothing when an earlier attempt has stored that."""
         parsed = call.parsed
         began = time.perf_counter()
@@ -184,7 +174,7 @@ class ToolActivities:
         blob = None
         if result.output is not None:
             blob = await put_blob(self._store, batch.task.project_id, result.output)
-        return _Done(call, result, blob)
+        return Done(call, result, blob)
 
     async def _replaced_note(self, thread: Thread) -> str:
         """What the agent is told of the loss of the sandbox that it knew, with what it had running there."""
@@ -193,15 +183,15 @@ class ToolActivities:
             lost = await background_commands(session, thread.id, thread.sandbox_id)
         return str(context.sandbox_replaced_note(lost)["content"])
 
-    async def _run(self, batch: "_Batch", call: "_Call", parsed: ParsedCall) -> ToolResult:
+    async def _run(self, batch: Batch, call: Call, parsed: ParsedCall) -> ToolResult:
         workplace = await self._enter(batch)
         if batch.is_lost_to(workplace.sandbox.id):
             # To go on in the middle would leave half a step, which nobody asked for.
-            return ToolResult(_NOT_BEGUN, {"error": "sandbox_lost"}, ok=False)
+            return ToolResult(NOT_BEGUN, {"error": "sandbox_lost"}, ok=False)
         earlier = await self._begin(batch, call, workplace.sandbox.id) if call.begins else None
         if earlier is not None and earlier[0] != workplace.sandbox.id:
             batch.lost = True
-            return ToolResult(_MAY_HAVE_RUN, {"error": "sandbox_lost"}, ok=False)
+            return ToolResult(MAY_HAVE_RUN, {"error": "sandbox_lost"}, ok=False)
         step = batch.step
         runner = ToolRunner(
             workplace.sandbox,
@@ -217,15 +207,15 @@ class ToolActivities:
             # The replacement begins with the last checkpoint; what this call did to the old one is gone with it.
             batch.lost = True
             batch.workplace = await self._workplaces.enter(batch.thread, batch.task)
-            return ToolResult(_MAY_HAVE_RUN, {"error": "sandbox_lost"}, ok=False)
+            return ToolResult(MAY_HAVE_RUN, {"error": "sandbox_lost"}, ok=False)
 
-    async def _enter(self, batch: "_Batch") -> Workplace:
+    async def _enter(self, batch: Batch) -> Workplace:
         """The sandbox, entered by the first call that needs one."""
         if batch.workplace is None:
             batch.workplace = await self._workplaces.enter(batch.thread, batch.task, batch.lease_id)
         return batch.workplace
 
-    async def _begin(self, batch: "_Batch", call: "_Call", sandbox_id: str) -> tuple[str, str | None] | None:
+    async def _begin(self, batch: Batch, call: Call, sandbox_id: str) -> tuple[str, str | None] | None:
         """Note that the call starts in this sandbox; of a start at an earlier attempt, its sandbox and noted effect."""
         if call.key not in batch.begun:
             async with self._database.transaction() as session:
@@ -237,7 +227,7 @@ class ToolActivities:
                 await threads.move_tool_call(session, call.key, sandbox_id)
         return earlier
 
-    async def _cut_short(self, batch: "_Batch", call: "_Call", parsed: ParsedCall) -> ToolResult:
+    async def _cut_short(self, batch: Batch, call: Call, parsed: ParsedCall) -> ToolResult:
         """End a command that a person's message interrupted, with its output so far. What was not begun is not begun any more."""
         if not isinstance(parsed.arguments, Shell):
             return ToolResult(_NOT_RUN, {"error": "interrupted"}, ok=False)
@@ -247,7 +237,7 @@ class ToolActivities:
             return ToolResult(_NOT_RUN, {"error": "interrupted"}, ok=False)
         workplace = await self._enter(batch)
         if workplace.sandbox.id != begun_in:
-            return ToolResult(_MAY_HAVE_RUN, {"error": "sandbox_lost"}, ok=False)
+            return ToolResult(MAY_HAVE_RUN, {"error": "sandbox_lost"}, ok=False)
         exec_id = derived_id("command", call.key)
         try:
             await workplace.sandbox.kill(exec_id)
@@ -256,7 +246,7 @@ class ToolActivities:
             return ToolResult(_NOT_RUN, {"error": "interrupted"}, ok=False)
         except SandboxLost:
             batch.workplace = await self._workplaces.enter(batch.thread, batch.task)
-            return ToolResult(_MAY_HAVE_RUN, {"error": "sandbox_lost"}, ok=False)
+            return ToolResult(MAY_HAVE_RUN, {"error": "sandbox_lost"}, ok=False)
         shown = cut_output(output, call.output_id)
         return ToolResult(
             f"{shown.text}\n{_CUT_SHORT}" if shown.text else _CUT_SHORT,
@@ -267,7 +257,7 @@ class ToolActivities:
 
     @staticmethod
     async def _record(
-        session: AsyncSession, batch: "_Batch", done: "_Done | None", then: Sequence[NewEvent] = ()
+        session: AsyncSession, batch: Batch, done: Done | None, then: Sequence[NewEvent] = ()
     ) -> list[Appended]:
         """Store the result, its events, and what a submission means; then append what follows from it."""
         step, thread = batch.step, batch.step.thread
@@ -301,7 +291,7 @@ class ToolActivities:
                     await record_submission(session, step, call.parsed)
         return await append_all(session, task_id, [*events, *then], locked=True)
 
-    async def _checkpoint(self, batch: "_Batch", last: "_Done | None") -> StepOutcome:
+    async def _checkpoint(self, batch: Batch, last: Done | None) -> StepOutcome:
         step, thread, outcome = batch.step, batch.step.thread, batch.outcome
         snapshot = batch.thread.snapshot
         captured = None
@@ -344,144 +334,6 @@ class ToolActivities:
         async with self._database.transaction() as session:
             artifact = await artifacts.find(session, task.task_id, wanted)
         return None if artifact is None else await self._store.get(blob_key(task.project_id, artifact.digest))
-
-
-@dataclass(frozen=True)
-class _Call:
-    """One call of the step, as the model wrote it and as it was understood."""
-
-    index: int
-    key: str
-    id: str
-    tool: str
-    parsed: ParsedCall | ToolError
-    answer: Answer | None = None
-    """What a person decided about it, where that was asked for."""
-
-    @property
-    def begins(self) -> bool:
-        """Whether its start is noted, because it must not happen twice."""
-        if self.answer is not None and not self.answer.run:
-            return False
-        return isinstance(self.parsed, ParsedCall) and isinstance(self.parsed.arguments, Shell | EditFile)
-
-    @property
-    def output_id(self) -> str:
-        """What the agent calls its output: unique in the thread, short, and the same at every attempt."""
-        _, number, index = self.key.rsplit(":", 2)
-        return f"out_{number}_{index}"
-
-
-@dataclass(frozen=True)
-class _Done:
-    """What a call came to. ``blob``: digest of its whole output, when the text shows only a part."""
-
-    call: _Call
-    result: ToolResult
-    blob: str | None
-
-    @property
-    def consequences(self) -> bool:
-        """Whether storing it means more than a message and its events."""
-        handed_over = isinstance(self.call.parsed, ParsedCall) and self.call.parsed.terminal and self.result.ok
-        return handed_over or self.blob is not None
-
-    def events(self, step: Step) -> list[NewEvent]:
-        """What the log says of it."""
-        call, result, thread = self.call, self.result, step.thread
-        said = NewEvent(
-            EventType.AGENT_TOOL_RESULT,
-            {
-                "call_id": call.key,
-                "role": thread.role,
-                "tool": call.tool,
-                "ok": result.ok,
-                "text": result.text,
-                "output_id": None if self.blob is None else call.output_id,
-                **result.data,
-            },
-            thread_id=thread.thread_id,
-            subtask_id=thread.subtask_id,
-            step_key=f"{call.key}:result",
-        )
-        hit = (
-            NewEvent(
-                EventType.SANDBOX_LIMIT_HIT,
-                {"limit": limit, "call_id": call.key},
-                thread_id=thread.thread_id,
-                subtask_id=thread.subtask_id,
-            )
-            for limit in result.limits
-        )
-        return [said, *hit]
-
-
-@dataclass
-class _Batch:
-    """One step's calls while they run: where, whether a replaced sandbox was announced, and what they came to."""
-
-    step: Step
-    task: Task
-    thread: Thread
-    done: Mapping[str, dict[str, Any]]
-    """Messages of the step that an earlier attempt has stored, by key."""
-    lease_id: str | None = None
-    begun: dict[str, tuple[str, str | None] | None] = field(default_factory=dict)
-    """Calls whose start is noted: what is known of an earlier one, by key."""
-    workplace: Workplace | None = None
-    announced: bool = False
-    answers: dict[str, Answer] = field(default_factory=dict)
-    """People's decisions by the call's key."""
-    observed: list[loops.Step] = field(default_factory=list)
-    review: SubmitReview | None = None
-    outcome: StepOutcome = field(default_factory=StepOutcome)
-    carried_out: bool = False
-    """An earlier attempt has carried out calls of the step, in the sandbox that the thread's row names."""
-    lost: bool = False
-    """The step's sandbox died under one of its calls: what the others did is gone too, and none is begun any more."""
-
-    def read(self, answer: dict[str, Any]) -> list[_Call]:
-        """The calls that the model's answer asks for."""
-        calls: list[_Call] = []
-        for index, call in enumerate(answer.get("tool_calls") or ()):
-            name = call["function"]["name"]
-            written = context.written_arguments(call["function"]["arguments"])
-            parsed = parse_call(self.step.thread.role, name, written)
-            calls.append(_Call(index, f"{self.step.key}:{index}", call["id"], name, parsed))
-        self.carried_out = any(isinstance(call.parsed, ParsedCall) and self.told(call) is not None for call in calls)
-        self.lost = any((self.told(call) or "").endswith((_MAY_HAVE_RUN, _NOT_BEGUN)) for call in calls)
-        return calls
-
-    def told(self, call: _Call) -> str | None:
-        """The text of the call's result, when an earlier attempt has stored one."""
-        stored = self.done.get(f"{call.key}:result")
-        return None if stored is None else str(stored.get("content"))
-
-    def is_lost_to(self, sandbox_id: str) -> bool:
-        """Whether what the step did before is not in this sandbox, and in no snapshot yet."""
-        self.lost = self.lost or (self.carried_out and self.thread.sandbox_id not in {None, sandbox_id})
-        return self.lost
-
-    def answered(self, call: _Call) -> _Call:
-        """The call with what a person decided about it: with other arguments, if they changed it."""
-        answer = self.answers.get(call.key)
-        if answer is None or answer.edited is None:
-            return replace(call, answer=answer)
-        parsed = parse_call(self.step.thread.role, call.tool, answer.edited)
-        return replace(call, answer=answer.about(parsed), parsed=parsed)
-
-    @property
-    def plan_revision(self) -> int:
-        """The plan that is in force after the step."""
-        planned = self.step.thread.role == Role.PLANNER and self.outcome.submitted
-        return self.step.thread.revision if planned else self.task.plan_revision
-
-    def note_submission(self, parsed: ParsedCall | ToolError) -> None:
-        """Let the outcome tell of a call that hands over; of others, nothing follows."""
-        if isinstance(parsed, ParsedCall) and parsed.terminal:
-            self.outcome.submitted = True
-            if isinstance(parsed.arguments, SubmitReview):
-                self.review = parsed.arguments
 
 
 class _NotedEffects:
