@@ -2,20 +2,19 @@
 
 import asyncio
 import inspect
-from collections.abc import Awaitable, Callable
-from typing import TypeVar
-
-R = TypeVar("R")
+from collections.abc import Callable
+from typing import Any
 
 _AGAIN_S = 0.02
 
 
-async def until(condition: Callable[[], R | Awaitable[R]], timeout_s: float = 60) -> R:
-    """Ask again and again until the answer is true, and return it. Raises ``TimeoutError`` when that does not come."""
+async def until(condition: Callable[[], Any], timeout_s: float = 60) -> Any:
+    """Ask again and again until the answer is true, and return it; ``condition`` may be asynchronous. Raises ``TimeoutError``."""
     async with asyncio.timeout(timeout_s):
         while True:
             found = condition()
-            held: R = await found if inspect.isawaitable(found) else found
-            if held:
-                return held
+            if inspect.isawaitable(found):
+                found = await found
+            if found:
+                return found
             await asyncio.sleep(_AGAIN_S)

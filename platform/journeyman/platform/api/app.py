@@ -17,7 +17,7 @@ from journeyman.platform.board.endpoints import router as board
 from journeyman.platform.branching.endpoints import router as branching
 from journeyman.platform.budgets.endpoints import router as budgets
 from journeyman.platform.budgets.renewal import BudgetRenewal
-from journeyman.platform.budgets.warnings import Foresight
+from journeyman.platform.budgets.warnings import BudgetWarnings
 from journeyman.platform.checkpoints.endpoints import router as checkpoints
 from journeyman.platform.checkpoints.snapshots import SnapshotStore
 from journeyman.platform.events.endpoints import router as events
@@ -162,7 +162,7 @@ async def build_resources(settings: Settings, stack: AsyncExitStack) -> Resource
         ledger=LedgerService(database, prices),
         uploads=UploadService(database, snapshots, max_bytes=settings.upload_max_bytes),
         memory=memories,
-        foresight=Foresight.from_settings(settings, prices),
+        budget_warnings=BudgetWarnings.from_settings(settings, prices),
         catalog=ReplayCatalog.from_settings(settings),
     )
 

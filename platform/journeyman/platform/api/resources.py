@@ -5,7 +5,7 @@ from typing import Literal
 
 from temporalio.client import Client
 
-from journeyman.platform.budgets.warnings import Foresight
+from journeyman.platform.budgets.warnings import BudgetWarnings
 from journeyman.platform.checkpoints.snapshots import SnapshotStore
 from journeyman.platform.events.stream import EventFeed
 from journeyman.platform.inference.ledger import LedgerService
@@ -32,7 +32,7 @@ class Resources:
     ledger: LedgerService
     uploads: UploadService
     memory: MemoryService
-    foresight: Foresight
+    budget_warnings: BudgetWarnings
     """Whether limits can be kept, by the models there are."""
     catalog: ReplayCatalog
     """Which instructions the replay engine has a script for."""

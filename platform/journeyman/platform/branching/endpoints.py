@@ -85,4 +85,4 @@ async def fork_task(
     if made.replayed:
         response.status_code = 200
         mark_replayed(response)
-    return TaskView.whole(made.task, resources.foresight)
+    return TaskView.whole(made.task, resources.budget_warnings)

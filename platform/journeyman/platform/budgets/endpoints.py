@@ -24,5 +24,5 @@ async def change_project_budget(
     return ChangedBudget(
         **BudgetView.of(changed.standing).model_dump(),
         resumed=changed.resumed,
-        warnings=resources.foresight.of_budget(changed.standing.budget),
+        warnings=resources.budget_warnings.of_budget(changed.standing.budget),
     )

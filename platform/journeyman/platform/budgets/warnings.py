@@ -1,4 +1,4 @@
-"""What stands in the way of a limit that was given, though nothing is wrong with it."""
+"""Warnings of limits that are in order and yet will not be kept as they read."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -13,7 +13,7 @@ from journeyman.platform.kit.settings import Settings
 from journeyman.platform.tasks.contract import TERMINAL, TaskState
 from journeyman.platform.tasks.models import Task
 
-TIERS: Final = ("standard", "fast")
+_TIERS: Final = ("standard", "fast")
 _ROLES: Final = ("planner", "coder", "reviewer")
 _REMEDY: Final = "Give its price in the file that JOURNEYMAN_MODEL_PRICES names, or limit tokens, time or steps."
 
@@ -26,8 +26,8 @@ class BudgetWarning(BaseModel):
 
 
 @dataclass(frozen=True, slots=True)
-class Foresight:
-    """Tells from the models that would work how limits will be kept. ``replay``: scripted answers stand in for a model."""
+class BudgetWarnings:
+    """Finds them by the models that would work under a limit. ``replay``: scripted answers stand in for a model."""
 
     prices: PriceTable
     routing: Routing
@@ -35,7 +35,7 @@ class Foresight:
     replay: bool
 
     @classmethod
-    def from_settings(cls, settings: Settings, prices: PriceTable) -> "Foresight":
+    def from_settings(cls, settings: Settings, prices: PriceTable) -> "BudgetWarnings":
         return cls(prices, Routing.from_settings(settings), settings.model_refuse_unpriced, settings.uses_replay_engine)
 
     def of_task(self, task: Task) -> list[BudgetWarning]:
@@ -45,7 +45,7 @@ class Foresight:
         # As the workers choose: the model named for the role, else the tier.
         return self.of_budget(task.budget, {str(task.models.get(role) or task.model_tier) for role in _ROLES})
 
-    def of_budget(self, budget: Json, models: Iterable[str] = TIERS) -> list[BudgetWarning]:
+    def of_budget(self, budget: Json, models: Iterable[str] = _TIERS) -> list[BudgetWarning]:
         """About limits under which these models, or tiers, work."""
         if budget.get("max_cost_usd") is None:
             return []

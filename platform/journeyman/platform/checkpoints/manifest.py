@@ -35,6 +35,15 @@ class Piece:
     """The stored bytes of a piece that the manifest holds; empty of others."""
 
 
+Blobs = Mapping[str, tuple[Piece, ...]]
+"""Where blobs are stored: by SHA-256, the pieces of each in order."""
+
+
+def held_of(blobs: Blobs) -> dict[str, tuple[Piece, ...]]:
+    """Those of which a manifest itself holds a piece."""
+    return {sha256: pieces for sha256, pieces in blobs.items() if any(piece.data for piece in pieces)}
+
+
 @dataclass(frozen=True)
 class Manifest:
     """A snapshot's entries, sorted by the bytes of their paths, and the pieces of every blob they name.
@@ -44,10 +53,10 @@ class Manifest:
     """
 
     entries: tuple[TreeEntry, ...]
-    blobs: Mapping[str, tuple[Piece, ...]]
+    blobs: Blobs
 
     @classmethod
-    def of(cls, entries: Iterable[TreeEntry], blobs: Mapping[str, tuple[Piece, ...]]) -> Self:
+    def of(cls, entries: Iterable[TreeEntry], blobs: Blobs) -> Self:
         """Check and sort entries, from whomever they come; add directories that are only implied."""
         checked = checked_entries(entries)
         named = {entry.sha256 for entry in checked if entry.kind == "file" and entry.size}
@@ -73,7 +82,7 @@ class Manifest:
     @cached_property
     def held(self) -> dict[str, tuple[Piece, ...]]:
         """Blobs of which the manifest itself holds a piece."""
-        return {sha256: pieces for sha256, pieces in self.blobs.items() if any(piece.data for piece in pieces)}
+        return held_of(self.blobs)
 
     def encode(self) -> bytes:
         tail = bytearray()

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from journeyman.platform.checkpoints.manifest import Manifest, Piece
+from journeyman.platform.checkpoints.manifest import Blobs, Manifest
 from journeyman.platform.checkpoints.snapshots import Snapshot, SnapshotStore
 from journeyman.platform.checkpoints.text_merge import GitMerger, is_binary
 from journeyman.platform.checkpoints.tree_merge import Conflict, ConflictKind, TextMerge, TreeMerge
@@ -21,8 +21,6 @@ __all__ = ["Conflict", "ConflictKind", "Merged", "merge"]
 MAX_TEXT: Final = 16 * MIB
 _BATCH: Final = 64 * MIB
 _MAX_RENAME_BYTES: Final = 64 * MIB
-
-_Blobs = Mapping[str, tuple[Piece, ...]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,7 +120,7 @@ def _merge_texts(tree: TreeMerge, texts: Sequence[TextMerge], contents: Mapping[
     return new
 
 
-async def _follow_renames(snapshots: SnapshotStore, project_id: str, blobs: _Blobs, tree: TreeMerge) -> None:
+async def _follow_renames(snapshots: SnapshotStore, project_id: str, blobs: Blobs, tree: TreeMerge) -> None:
     """Find out which deletions were renames, where it matters: where the other side changed the file."""
     deleted_in_ours, deleted_in_theirs = tree.rename_candidates()
     for conflicts, side in ((deleted_in_ours, "ours"), (deleted_in_theirs, "theirs")):

@@ -10,10 +10,10 @@ the manifest, and by those that build on it, until there are enough of them for 
 import asyncio
 import hashlib
 import zlib
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass, replace
 
-from journeyman.platform.checkpoints.manifest import Piece
+from journeyman.platform.checkpoints.manifest import Blobs, Piece
 from journeyman.platform.kit.errors import Unavailable
 from journeyman.platform.kit.object_store import ObjectNotFound, ObjectStore, digest_of
 
@@ -69,7 +69,7 @@ class PackWriter:
         self._hash, self._size, self._parts = hashlib.sha256(), 0, []
         return sha256, size
 
-    async def finish(self, held: Mapping[str, tuple[Piece, ...]]) -> dict[str, tuple[Piece, ...]]:
+    async def finish(self, held: Blobs) -> dict[str, tuple[Piece, ...]]:
         """Where all the blobs are: of what is not uploaded yet, and of what the manifest before has ``held``, too.
 
         Both are for the new manifest to hold if they are small, else they are uploaded.

@@ -16,7 +16,7 @@ from typing import ParamSpec, TypeVar
 from journeyman.platform.checkpoints import archive, diff
 from journeyman.platform.checkpoints.archive import ArchiveLimits, HardLink
 from journeyman.platform.checkpoints.diff import FileChange
-from journeyman.platform.checkpoints.manifest import Manifest, Piece
+from journeyman.platform.checkpoints.manifest import Blobs, Manifest, Piece, held_of
 from journeyman.platform.checkpoints.packs import PackReader, PackWriter
 from journeyman.platform.kit.errors import NotFound
 from journeyman.platform.kit.object_store import ObjectNotFound, ObjectStore
@@ -78,7 +78,7 @@ class SnapshotStore:
         writer = PackWriter(self._store, project_id)
         changed, missing = await self._collect(sandbox, dict(scan.contents), entries, known, writer)
         known.update(await writer.finish(base.held if base is not None else {}))
-        manifest = await _apart(len(entries), _manifest, entries.values(), known)
+        manifest = await _off_loop_if_large(len(entries), _manifest, entries.values(), known)
         # If saving fails, the sandbox remembers a state that no later capture builds on, and tells the next one everything.
         marking = asyncio.create_task(sandbox.mark(scan.scan_id, manifest.digest, changed, missing))
         try:
@@ -96,7 +96,7 @@ class SnapshotStore:
         sandbox: Sandbox,
         came: dict[str, bytes],
         entries: dict[str, TreeEntry],
-        known: dict[str, tuple[Piece, ...]],
+        known: Blobs,
         writer: PackWriter,
     ) -> tuple[list[TreeEntry], list[str]]:
         """Take what is not known into the writer; corrects the entries of files that were changed after the scan.
@@ -213,9 +213,7 @@ class SnapshotStore:
             texts |= await self.read_blobs(project_id, manifest.blobs, small)
         return await asyncio.to_thread(diff.changes, pairs, texts)
 
-    async def read_blobs(
-        self, project_id: str, blobs: Mapping[str, tuple[Piece, ...]], entries: Iterable[TreeEntry]
-    ) -> dict[str, bytes]:
+    async def read_blobs(self, project_id: str, blobs: Blobs, entries: Iterable[TreeEntry]) -> dict[str, bytes]:
         """Whole contents of files, by SHA-256: for files that fit into memory together."""
         wanted = {entry.sha256: entry for entry in entries if entry.kind == "file"}
         parts: dict[str, list[bytes]] = {sha256: [] for sha256 in wanted}
@@ -228,7 +226,7 @@ class SnapshotStore:
         self,
         project_id: str,
         entries: Iterable[TreeEntry],
-        known: Mapping[str, tuple[Piece, ...]],
+        known: Blobs,
         new: Mapping[str, bytes],
         *,
         previous: str,
@@ -239,11 +237,8 @@ class SnapshotStore:
             await writer.add(data)
             await writer.end_blob()
         entries = list(entries)
-        held = {
-            entry.sha256: known[entry.sha256]
-            for entry in entries
-            if entry.sha256 not in new and any(piece.data for piece in known.get(entry.sha256, ()))
-        }
+        kept = {entry.sha256 for entry in entries} - new.keys()
+        held = {sha256: pieces for sha256, pieces in held_of(known).items() if sha256 in kept}
         blobs = {**known, **await writer.finish(held)}
         manifest = await asyncio.to_thread(_manifest, entries, blobs)
         await self._save(project_id, manifest)
@@ -260,7 +255,7 @@ class SnapshotStore:
         return PackReader(self._store, project_id).stream(blobs)
 
     async def _save(self, project_id: str, manifest: Manifest) -> None:
-        encoded = await _apart(len(manifest.entries), manifest.encode)
+        encoded = await _off_loop_if_large(len(manifest.entries), manifest.encode)
         await self._store.put(_key(project_id, manifest.digest), encoded)
         self._keep(project_id, manifest)
 
@@ -274,7 +269,7 @@ class SnapshotStore:
             self._cached_entries -= _weight(oldest)
 
 
-async def _apart(entries: int, work: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
+async def _off_loop_if_large(entries: int, work: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
     """The work's result; done on a thread of its own when there are so many entries that the event loop would wait."""
     if entries <= _AT_ONCE:
         return work(*args, **kwargs)
@@ -300,7 +295,7 @@ def _weight(manifest: Manifest) -> int:
     return len(manifest.entries) + sum(len(p.data) for pieces in manifest.held.values() for p in pieces) // _ENTRY_BYTES
 
 
-def _manifest(entries: Iterable[TreeEntry], blobs: Mapping[str, tuple[Piece, ...]]) -> Manifest:
+def _manifest(entries: Iterable[TreeEntry], blobs: Blobs) -> Manifest:
     """With its digest computed, and what it holds: that takes long enough to be kept off the event loop."""
     manifest = Manifest.of(entries, blobs)
     assert manifest.digest

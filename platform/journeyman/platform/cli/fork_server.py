@@ -44,12 +44,15 @@ MODULES: Final = (
 )
 """What the processes import by themselves otherwise. None may start a thread: a fork has only the thread that forks."""
 
-LARGEST_REQUEST: Final = 1024 * 1024
+_LARGEST_REQUEST: Final = 1024 * 1024
 _DESCRIPTORS: Final = 2
 
 
 def serve() -> list[str] | None:
-    """Fork processes until the supervisor hangs up. Returns None then, and in each forked process its arguments."""
+    """Fork processes until the supervisor hangs up. Returns None then, and in each forked process its arguments.
+
+    Raises :class:`CommandError` where standard input is no socket; ends the process when the imports have started threads.
+    """
     try:
         channel = socket.socket(fileno=os.dup(0))
     except OSError:
@@ -81,7 +84,7 @@ class _Server:
                     self._reap(key.fd)
                     continue
                 data, descriptors, _, _ = socket.recv_fds(
-                    self._channel, LARGEST_REQUEST, _DESCRIPTORS, socket.MSG_CMSG_CLOEXEC
+                    self._channel, _LARGEST_REQUEST, _DESCRIPTORS, socket.MSG_CMSG_CLOEXEC
                 )
                 if not data:
                     return None

@@ -40,8 +40,6 @@ def for_pause(task_id: str, reason: str, detail: Json) -> Wait:
     """What a pause for that reason waits for; ``detail`` is what the task has as ``paused_detail``."""
     resume = Suggestion("go on", _on(task_id, "resume"))
     match reason:
-        case "user":
-            return Wait("waits until somebody lets it go on", (resume,))
         case "budget":
             return _for_budget(task_id, detail)
         case "circuit_breaker":
@@ -57,13 +55,12 @@ def for_pause(task_id: str, reason: str, detail: Json) -> Wait:
                     Suggestion("or go back", _on(task_id, "checkpoints")),
                 ),
             )
-        case _:
+        case _:  # a person's pause, or a reason that this version does not know
             return Wait("waits until somebody lets it go on", (resume,))
 
 
 def _for_budget(task_id: str, detail: Json) -> Wait:
     name, of = str(detail.get("limit")), _number(detail.get("of"))
-    whole = detail.get("level") == "project"
     if name not in NAMES or of is None:
         return Wait(
             "waits for a larger budget",
@@ -74,7 +71,7 @@ def _for_budget(task_id: str, detail: Json) -> Wait:
         )
     spent = _number(detail.get("spent")) or 0.0
     value = more(name, max(of, spent + (_number(detail.get("requested")) or 0.0)))
-    if not whole:
+    if detail.get("level") != "project":
         larger = Suggestion("go on", f"{_on(task_id, 'resume')} --budget-{OPTIONS[name]} {value}")
         return Wait(f"waits for a larger budget: {used(name, spent, of)} used", (larger,))
     period = str(detail.get("period") or "total")

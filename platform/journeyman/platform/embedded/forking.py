@@ -8,7 +8,7 @@ import socket
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import IO, Any, Final
+from typing import IO, Any, Final, NamedTuple
 
 _FORK_TIMEOUT_S: Final = 2.0
 """Then the process is started the slow way."""
@@ -56,6 +56,14 @@ class ForkedProcess:
         signal.pidfd_send_signal(self._pidfd, number)
 
 
+class _Forked(NamedTuple):
+    """The answer to a request: a process that has begun, and its exit code to come."""
+
+    pid: int
+    pidfd: int
+    status: "asyncio.Future[int]"
+
+
 class ForkServer:
     """Asks the fork server for processes. While there is none, or it does not answer, they are started without it."""
 
@@ -64,8 +72,8 @@ class ForkServer:
         self._theirs: socket.socket | None = None
         self._ready: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._requests = 0
-        self._asked: dict[int, asyncio.Future[tuple[int, int, asyncio.Future[int]]]] = {}
-        """Pid, pidfd and status-to-come, by the number of the request."""
+        self._asked: dict[int, asyncio.Future[_Forked]] = {}
+        """By the number of the request."""
         self._statuses: dict[int, asyncio.Future[int]] = {}
         """Of the processes that run, by pid."""
 
@@ -104,7 +112,7 @@ class ForkServer:
         try:
             socket.send_fds(self._channel, [json.dumps(request).encode()], [log.fileno(), theirs])
             async with asyncio.timeout(_FORK_TIMEOUT_S):
-                pid, pidfd, status = await self._asked[number]
+                forked = await self._asked[number]
         except BaseException as error:
             # Forked nevertheless, or in a while, it ends at once: nobody holds its lifeline.
             os.close(lifeline)
@@ -115,7 +123,7 @@ class ForkServer:
         finally:
             os.close(theirs)
             del self._asked[number]
-        return ForkedProcess(pid, pidfd, lifeline, status)
+        return ForkedProcess(forked.pid, forked.pidfd, lifeline, forked.status)
 
     def close(self) -> None:
         """Let the server end; the processes go on."""
@@ -150,9 +158,9 @@ class ForkServer:
             self._on_forked(message["id"], message["pid"], *descriptors)
 
     @staticmethod
-    def _forget(answer: "asyncio.Future[tuple[int, int, asyncio.Future[int]]]") -> None:
+    def _forget(answer: "asyncio.Future[_Forked]") -> None:
         if answer.done() and not answer.cancelled() and answer.exception() is None:
-            os.close(answer.result()[1])
+            os.close(answer.result().pidfd)
 
     def _on_forked(self, number: int, pid: int, pidfd: int) -> None:
         answer = self._asked.get(number)
@@ -160,4 +168,4 @@ class ForkServer:
             os.close(pidfd)
             return
         status = self._statuses[pid] = asyncio.get_running_loop().create_future()
-        answer.set_result((pid, pidfd, status))
+        answer.set_result(_Forked(pid, pidfd, status))

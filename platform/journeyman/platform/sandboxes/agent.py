@@ -80,7 +80,7 @@ STREAM_FRAME: Final = 32 * 1024
 CHUNK: Final = 256 * 1024
 MAX_STDIN: Final = 64 * 1024 * 1024
 MAX_READ: Final = 16 * 1024 * 1024
-MAX_CARRIED: Final = 1000
+MAX_CARRIED_FILES: Final = 1000
 MAX_CONNECTIONS: Final = 128
 MAX_RUNNING: Final = 64
 KEPT_OUTPUT: Final = 64 * 1024 * 1024
@@ -1499,7 +1499,7 @@ class Agent:
                         else:
                             sum_, size, sure, data = yield from self.hash_file(child.path, mapped)
                             entry = ("f", mode & 0o777, size, sum_)
-                            if 0 < len(data) <= room and len(carried) < MAX_CARRIED and entry != before:
+                            if 0 < len(data) <= room and len(carried) < MAX_CARRIED_FILES and entry != before:
                                 carried[path] = data
                                 room -= len(data)
                             if sure is not None:

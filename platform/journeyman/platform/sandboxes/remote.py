@@ -25,8 +25,8 @@ from journeyman.platform.sandboxes.wire import UPLOAD_FRAME, Call, Dial, calling
 MAX_OUTPUT_LIMIT = 16 * 1024 * 1024
 MAX_STDIN = 64 * 1024 * 1024
 MAX_TREE_ENTRIES = 200_000
-MAX_CARRIED = 64 * 1024
-"""Bytes of small files that a scan brings along."""
+MAX_CARRIED_BYTES = 64 * 1024
+"""Of small files that a scan brings along, all together."""
 MAX_LISTED = 5_000
 MAX_HITS = 500
 SEARCH_S = 15.0
@@ -164,7 +164,7 @@ class AgentSandbox:
             base=base,
             max_files=MAX_TREE_ENTRIES,
             max_bytes=self._max_snapshot_bytes,
-            carried_bytes=MAX_CARRIED,
+            carried_bytes=MAX_CARRIED_BYTES,
         ) as call:
             rows = await _rows(call, "entries", MAX_TREE_ENTRIES)
             end = rows["end"][0]

@@ -45,7 +45,7 @@ async def submit_task(
     if submitted.replayed:
         response.status_code = 200
         mark_replayed(response)
-    return TaskView.whole(submitted.task, resources.foresight)
+    return TaskView.whole(submitted.task, resources.budget_warnings)
 
 
 @router.get("")
@@ -58,25 +58,25 @@ async def list_tasks(wanted: Annotated[TaskFilter, Query()], principal: Principa
 @router.get("/{task_id}")
 async def read_task(task_id: str, principal: PrincipalDep, session: SessionDep, resources: ResourcesDep) -> TaskView:
     """One task."""
-    return TaskView.whole(await service.read(session, principal.project_id, task_id), resources.foresight)
+    return TaskView.whole(await service.read(session, principal.project_id, task_id), resources.budget_warnings)
 
 
 @router.post("/{task_id}/cancel")
 async def cancel_task(task_id: str, principal: PrincipalDep, session: SessionDep, resources: ResourcesDep) -> TaskView:
     """End a task. Repeating it, or cancelling a task that has ended, changes nothing and answers with its state."""
-    return TaskView.whole(await service.cancel(session, principal.project_id, task_id), resources.foresight)
+    return TaskView.whole(await service.cancel(session, principal.project_id, task_id), resources.budget_warnings)
 
 
 @router.post("/{task_id}/pause")
 async def pause_task(task_id: str, principal: PrincipalDep, session: SessionDep, resources: ResourcesDep) -> TaskView:
     """Have a task stop before its next step. Repeating it changes nothing."""
-    return TaskView.whole(await service.pause(session, principal.project_id, task_id), resources.foresight)
+    return TaskView.whole(await service.pause(session, principal.project_id, task_id), resources.budget_warnings)
 
 
 @router.post("/{task_id}/resume")
 async def resume_task(task_id: str, principal: PrincipalDep, session: SessionDep, resources: ResourcesDep) -> TaskView:
     """Have a paused task go on. Repeating it changes nothing."""
-    return TaskView.whole(await service.resume(session, principal.project_id, task_id), resources.foresight)
+    return TaskView.whole(await service.resume(session, principal.project_id, task_id), resources.budget_warnings)
 
 
 @router.patch("/{task_id}/budget")
@@ -85,5 +85,5 @@ async def change_budget(
 ) -> TaskView:
     """Raise, lower or (with null) take away limits. A task that is paused for its budget goes on."""
     return TaskView.whole(
-        await service.change_budget(session, principal.project_id, task_id, changes), resources.foresight
+        await service.change_budget(session, principal.project_id, task_id, changes), resources.budget_warnings
     )

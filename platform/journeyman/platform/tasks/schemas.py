@@ -11,7 +11,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 from journeyman.platform.api.fields import Input, Line, PlainText, at_most_bytes, not_blank
 from journeyman.platform.api.pagination import DEFAULT_LIMIT, PageLimit
 from journeyman.platform.approvals.schemas import PolicyInput
-from journeyman.platform.budgets.warnings import BudgetWarning, Foresight
+from journeyman.platform.budgets.warnings import BudgetWarning, BudgetWarnings
 from journeyman.platform.kit.database import Json
 from journeyman.platform.tasks.contract import TaskState
 from journeyman.platform.tasks.models import Task
@@ -237,7 +237,7 @@ class TaskView(TaskSummary):
     """Limits that cannot be kept; empty when all can, and once the task has ended."""
 
     @classmethod
-    def whole(cls, task: Task, foresight: Foresight) -> "TaskView":
+    def whole(cls, task: Task, warnings: BudgetWarnings) -> "TaskView":
         return cls(
             **_common(task),
             instruction=task.instruction,
@@ -254,7 +254,7 @@ class TaskView(TaskSummary):
             epoch=task.epoch,
             forked_from=task.forked_from,
             inherited=task.inherited,
-            warnings=foresight.of_task(task),
+            warnings=warnings.of_task(task),
         )
 
 
