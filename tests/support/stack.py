@@ -17,7 +17,8 @@ RUN_EVENTS = 40
 class SessionStack:
     """Starts nothing until a test asks, then only that, once, and stops all of it at the end.
 
-    ``together``: ``Settings.workers_together``, which is on wherever one machine does it all. Lives below a short temporary directory: Unix sockets have a limit of 108 bytes.
+    ``together``: ``Settings.workers_together``, which is on wherever one machine does it all. Lives below a short temporary
+    directory: Unix sockets have a limit of 108 bytes.
     """
 
     def __init__(self, *, together: bool = True) -> None:
