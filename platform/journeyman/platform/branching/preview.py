@@ -23,6 +23,7 @@ from journeyman.platform.branching.schemas import (
 from journeyman.platform.checkpoints import service as checkpoints
 from journeyman.platform.checkpoints.diff import changed_pairs
 from journeyman.platform.checkpoints.models import Checkpoint
+from journeyman.platform.checkpoints.paths import ROOT, relative
 from journeyman.platform.checkpoints.snapshots import SnapshotStore
 from journeyman.platform.kit.database import Json
 from journeyman.platform.plans import queries as plans
@@ -81,11 +82,11 @@ async def compare(snapshots: SnapshotStore, project_id: str, workspaces: Workspa
     for subtask_id, now, then in workspaces:
         old = (await snapshots.manifest(project_id, now)).by_path
         new = (await snapshots.manifest(project_id, then)).by_path
-        changes = []
-        for pair in changed_pairs(old, new):
-            kind = "added" if pair.old is None else "deleted" if pair.new is None else "modified"
-            if pair.path.startswith(checkpoints.ROOT):
-                changes.append(PathChange(path=checkpoints.relative(pair.path), kind=kind))
+        changes = [
+            PathChange(path=relative(pair.path), kind=pair.kind)
+            for pair in changed_pairs(old, new)
+            if pair.path.startswith(ROOT)
+        ]
         if changes:
             kinds = [change.kind for change in changes]
             found.append(

@@ -6,6 +6,7 @@ from typing import Annotated, Literal
 from pydantic import AfterValidator, BaseModel, Field
 
 from journeyman.platform.api.fields import Input, Line, PlainText, at_most_bytes, not_blank
+from journeyman.platform.checkpoints.diff import ChangeKind
 from journeyman.platform.checkpoints.models import Rewind
 from journeyman.platform.steering.schemas import MAX_TEXT
 from journeyman.platform.tasks.contract import Phase
@@ -93,7 +94,7 @@ class PathChange(BaseModel):
 
     path: str
     """Below the workspace."""
-    kind: Literal["added", "modified", "deleted"]
+    kind: ChangeKind
 
 
 class FilesChange(BaseModel):

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Final, Literal
 
 from journeyman.platform.checkpoints.manifest import path_bytes
+from journeyman.platform.checkpoints.paths import ROOT
 from journeyman.platform.sandboxes.port import MIB, TreeEntry
 
 MAX_TEXT: Final = 4 * MIB
@@ -29,13 +30,15 @@ GENERATED: Final = frozenset(
     }
 )
 
+ChangeKind = Literal["added", "modified", "deleted"]
+
 
 @dataclass(frozen=True, slots=True)
 class FileChange:
     """``path`` is the path in the snapshot (``workspace/…``); those in ``patch`` are relative to the workspace."""
 
     path: str
-    kind: Literal["added", "modified", "deleted"]
+    kind: ChangeKind
     binary: bool
     """No patch can show it: not text, or too large."""
     patch: str
@@ -51,6 +54,10 @@ class Pair:
         entry = self.new or self.old
         assert entry is not None
         return entry.path
+
+    @property
+    def kind(self) -> ChangeKind:
+        return "added" if self.old is None else "deleted" if self.new is None else "modified"
 
 
 def changed_pairs(old: Mapping[str, TreeEntry], new: Mapping[str, TreeEntry]) -> list[Pair]:
@@ -95,15 +102,12 @@ def changes(pairs: list[Pair], texts: Mapping[str, bytes]) -> list[FileChange]:
 
 
 def _change(pair: Pair, texts: Mapping[str, bytes]) -> FileChange:
-    kind: Literal["added", "modified", "deleted"] = (
-        "added" if pair.old is None else "deleted" if pair.new is None else "modified"
-    )
     old, new = _content(pair.old, texts), _content(pair.new, texts)
     if old is None or new is None:
         same = pair.old is not None and pair.new is not None and pair.old.sha256 == pair.new.sha256
         # A change of the mode alone needs no content.
-        return FileChange(pair.path, kind, binary=True, patch=_patch(pair, b"", b"") if same else "")
-    return FileChange(pair.path, kind, binary=False, patch=_patch(pair, old, new))
+        return FileChange(pair.path, pair.kind, binary=True, patch=_patch(pair, b"", b"") if same else "")
+    return FileChange(pair.path, pair.kind, binary=False, patch=_patch(pair, old, new))
 
 
 def _content(entry: TreeEntry | None, texts: Mapping[str, bytes]) -> bytes | None:
@@ -122,7 +126,7 @@ def _patch(pair: Pair, old: bytes, new: bytes) -> str:
     a, b = pair.old, pair.new
     if a is not None and b is not None and a.kind != b.kind:  # git knows no other way to turn a file into a link
         return _patch(Pair(a, None), old, b"") + _patch(Pair(None, b), b"", new)
-    path = path_bytes(pair.path.removeprefix("workspace/"))
+    path = path_bytes(pair.path.removeprefix(ROOT))
     name_a, name_b = quoted(b"a/" + path), quoted(b"b/" + path)
     lines = [f"diff --git {name_a} {name_b}\n".encode()]
     if a is None and b is not None:

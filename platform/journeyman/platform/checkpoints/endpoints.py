@@ -8,8 +8,8 @@ from fastapi.responses import PlainTextResponse, Response
 from journeyman.platform.api.content import CONTENT_RESPONSES, Blob, content_response
 from journeyman.platform.api.dependencies import PrincipalDep, ResourcesDep, SessionDep
 from journeyman.platform.checkpoints import service
+from journeyman.platform.checkpoints.paths import relative
 from journeyman.platform.checkpoints.schemas import (
-    ChangeView,
     CheckpointFilter,
     CheckpointPage,
     CheckpointView,
@@ -45,21 +45,7 @@ async def list_files(
     async with resources.database.transaction() as session:
         digest = await service.snapshot_at(session, principal.project_id, task_id, query.checkpoint, field="checkpoint")
     entries, truncated = await service.files(resources.snapshots, principal.project_id, digest, query.path)
-    return FileList(
-        snapshot=digest,
-        data=[
-            FileView(
-                path=service.relative(entry.path),
-                kind=entry.kind,
-                mode=f"{entry.mode:04o}",
-                size=entry.size,
-                sha256=entry.sha256 or None,
-                target=service.valid_text(entry.target) if entry.kind == "symlink" else None,
-            )
-            for entry in entries
-        ],
-        truncated=truncated,
-    )
+    return FileList(snapshot=digest, data=[FileView.of(entry) for entry in entries], truncated=truncated)
 
 
 @router.get("/{task_id}/files/content", response_class=Response, responses=CONTENT_RESPONSES)
@@ -74,10 +60,9 @@ async def read_file(
     project_id = principal.project_id
     async with resources.database.transaction() as session:
         digest = await service.snapshot_at(session, project_id, task_id, query.checkpoint, field="checkpoint")
-    found = await service.content(resources.snapshots, project_id, digest, query.path)
-    entry = found.entry
+    entry = await service.content(resources.snapshots, project_id, digest, query.path)
     return await content_response(
-        Blob(name=service.relative(entry.path), size=entry.size, digest=entry.sha256, text=False),
+        Blob(name=relative(entry.path), size=entry.size, digest=entry.sha256, text=False),
         lambda start, length: resources.snapshots.read(project_id, digest, entry.path, start, length),
         range_,
     )
@@ -104,20 +89,4 @@ async def read_diff(
     if accept is not None and DIFF_MEDIA_TYPE in accept:
         whole = "".join(change.patch for change in found).encode("utf-8", "surrogateescape")
         return PlainTextResponse(whole, media_type=DIFF_MEDIA_TYPE)
-    changes, room = [], MAX_PATCH
-    for change in found:
-        patch = service.valid_text(change.patch)
-        fits = len(patch) <= room
-        room -= len(patch) if fits else 0
-        changes.append(
-            ChangeView(
-                path=service.relative(change.path), kind=change.kind, patch=patch if fits else "", binary=change.binary
-            )
-        )
-    return DiffView(
-        from_snapshot=before,
-        to_snapshot=after,
-        data=changes,
-        patch="".join(change.patch for change in changes),
-        truncated=any(not change.patch and original.patch for change, original in zip(changes, found, strict=True)),
-    )
+    return DiffView.of(before, after, found, max_patch=MAX_PATCH)

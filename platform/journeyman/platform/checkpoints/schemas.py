@@ -1,13 +1,17 @@
 """Checkpoints, files and differences as the API shows them."""
 
+from collections.abc import Sequence
 from datetime import datetime
 from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
 from journeyman.platform.api.pagination import DEFAULT_LIMIT, PageLimit
+from journeyman.platform.checkpoints.diff import ChangeKind, FileChange
 from journeyman.platform.checkpoints.models import Checkpoint
+from journeyman.platform.checkpoints.paths import relative, valid_text
 from journeyman.platform.kit.database import Json
+from journeyman.platform.sandboxes.port import TreeEntry
 
 Point = Annotated[str, Field(max_length=80)]
 """A checkpoint's id, or ``initial`` (before any work), ``head`` (with all approved work), ``latest`` (the newest checkpoint)."""
@@ -75,6 +79,17 @@ class FileView(BaseModel):
     target: str | None
     """Of a symbolic link."""
 
+    @classmethod
+    def of(cls, entry: TreeEntry) -> "FileView":
+        return cls(
+            path=relative(entry.path),
+            kind=entry.kind,
+            mode=f"{entry.mode:04o}",
+            size=entry.size,
+            sha256=entry.sha256 or None,
+            target=valid_text(entry.target) if entry.kind == "symlink" else None,
+        )
+
 
 class FileList(BaseModel):
     """In the order of their paths. ``truncated``: there are more; name a ``path`` to see the rest."""
@@ -110,8 +125,7 @@ class ChangeView(BaseModel):
     """One changed path."""
 
     path: str
-    kind: str
-    """``added``, ``modified``, ``deleted`` …"""
+    kind: ChangeKind
     binary: bool
     patch: str
     """Unified diff; empty for what is not text."""
@@ -127,3 +141,22 @@ class DiffView(BaseModel):
     data: list[ChangeView]
     patch: str
     truncated: bool
+
+    @classmethod
+    def of(cls, before: str, after: str, changes: Sequence[FileChange], *, max_patch: int) -> "DiffView":
+        """Every change; in their order, the patches that fit into ``max_patch`` characters together."""
+        shown: list[ChangeView] = []
+        room, truncated = max_patch, False
+        for change in changes:
+            patch = valid_text(change.patch)
+            if len(patch) > room:
+                patch, truncated = "", True
+            room -= len(patch)
+            shown.append(ChangeView(path=relative(change.path), kind=change.kind, patch=patch, binary=change.binary))
+        return cls(
+            from_snapshot=before,
+            to_snapshot=after,
+            data=shown,
+            patch="".join(change.patch for change in shown),
+            truncated=truncated,
+        )

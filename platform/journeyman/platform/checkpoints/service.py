@@ -1,7 +1,6 @@
 """A task's workspace at any point: which files, what is in them, what changed between two points."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Final
 
 from sqlalchemy.ext.asyncio import AsyncSession
@@ -10,6 +9,7 @@ from journeyman.platform.api.fields import refuse
 from journeyman.platform.api.pagination import Position, decode_cursor, page_of, seq_in
 from journeyman.platform.checkpoints import queries
 from journeyman.platform.checkpoints.models import Checkpoint
+from journeyman.platform.checkpoints.paths import ROOT, normal, relative
 from journeyman.platform.checkpoints.schemas import CheckpointFilter
 from journeyman.platform.checkpoints.snapshots import FileChange, SnapshotStore
 from journeyman.platform.kit.errors import NotFound
@@ -18,18 +18,7 @@ from journeyman.platform.sandboxes.port import TreeEntry
 from journeyman.platform.tasks import service as tasks
 from journeyman.platform.tasks.models import Task
 
-ROOT: Final = "workspace/"
-"""Where the workspace is in a snapshot; what is beside it (``artifacts/``) is handed over as artifacts."""
-
 MAX_FILES: Final = 20_000
-
-
-@dataclass(frozen=True, slots=True)
-class Contents:
-    """One file of a snapshot."""
-
-    snapshot: str
-    entry: TreeEntry
 
 
 async def page(
@@ -92,7 +81,7 @@ async def files(snapshots: SnapshotStore, project_id: str, digest: str, path: st
     return found[:MAX_FILES], len(found) > MAX_FILES
 
 
-async def content(snapshots: SnapshotStore, project_id: str, digest: str, path: str) -> Contents:
+async def content(snapshots: SnapshotStore, project_id: str, digest: str, path: str) -> TreeEntry:
     """The file at a path. Raises :class:`NotFound`, also for directories and symbolic links, which have no bytes."""
     wanted = normal(path)
     manifest = await snapshots.manifest(project_id, digest)
@@ -103,25 +92,10 @@ async def content(snapshots: SnapshotStore, project_id: str, digest: str, path: 
         raise NotFound(f"The workspace has no {wanted[:200]} at this point.")
     if entry.kind != "file":
         raise NotFound(f"{wanted[:200]} is a {entry.kind} and has no content of its own.", code="not_a_file")
-    return Contents(digest, entry)
+    return entry
 
 
 async def changes(snapshots: SnapshotStore, project_id: str, before: str, after: str) -> Sequence[FileChange]:
     """What differs in the workspace, in the order of the paths."""
     found = await snapshots.diff(project_id, before, after)
     return sorted((change for change in found if change.path.startswith(ROOT)), key=lambda change: change.path)
-
-
-def normal(path: str) -> str:
-    """A path as the client wrote it, relative to the workspace."""
-    return path.strip("/").removeprefix(ROOT) if path.startswith("/" + ROOT) else path.strip("/")
-
-
-def relative(path: str) -> str:
-    """The path of an entry as the client sees it: relative to the workspace, valid text whatever its bytes are."""
-    return valid_text(path.removeprefix(ROOT))
-
-
-def valid_text(text: str) -> str:
-    """Text in which bytes that are no UTF-8 were kept as surrogates, with U+FFFD for each: JSON cannot hold them."""
-    return text.encode("utf-8", "surrogateescape").decode("utf-8", "replace")

@@ -23,7 +23,6 @@ Tree = Mapping[str, TreeEntry]
 """Entries by path."""
 
 _INSTALLED: Final = frozenset({".venv", "node_modules"})
-_CACHES: Final = GENERATED - _INSTALLED
 
 
 @dataclass(frozen=True, slots=True)
