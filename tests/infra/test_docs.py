@@ -30,20 +30,24 @@ def test_variables_are_settings(page: Path) -> None:
 
 @pytest.mark.parametrize("page", PAGES, ids=NAMES)
 def test_commands_exist(page: Path) -> None:
-    known = {
-        command.name or command.callback.__name__.rstrip("_") for command in app.registered_commands if command.callback
-    } | {group.name for group in app.registered_groups}
+    known = commands() | {group.name for group in app.registered_groups}
     for command in re.findall(r"(?:^|[`(] ?)journeyman ([a-z][a-z-]+)\b", page.read_text(), re.MULTILINE):
         assert command in known, command
 
 
 def test_the_guide_to_the_command_line_has_every_command() -> None:
     text = (ROOT / "docs/guides/cli.md").read_text()
-    names = [
-        command.name or command.callback.__name__.rstrip("_") for command in app.registered_commands if command.callback
-    ]
-    missing = [name for name in names if not re.search(rf"(`|\bjourneyman |\| ){name}\b", text)]
+    missing = [name for name in commands() if not re.search(rf"(`|\bjourneyman |\| ){name}\b", text)]
     assert not missing
+
+
+def commands() -> set[str]:
+    """The commands that are there for people."""
+    return {
+        command.name or command.callback.__name__.rstrip("_")
+        for command in app.registered_commands
+        if command.callback and not command.hidden
+    }
 
 
 def test_metrics_in_the_guide_exist() -> None:
