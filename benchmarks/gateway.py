@@ -11,24 +11,19 @@ import os
 import socket
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from pathlib import Path
 from typing import Any
 
 import aiohttp
 import psutil
 import uvicorn
 
+from benchmarks.database import empty_database
 from benchmarks.results import Row, percentile, report
-from journeyman.platform.embedded.postgres import create_database
-from journeyman.platform.embedded.stack import EmbeddedStack
 from journeyman.platform.inference.port import CallIdentity
 from journeyman.platform.kit.ids import new_id
-from journeyman.platform.kit.migrate import upgrade
-from journeyman.platform.kit.settings import Settings
 
 SECRET = "benchmark-secret"
 REQUESTS = 300
@@ -170,39 +165,27 @@ async def _chunk_cost(through: Caller, gateway: psutil.Process) -> list[Row]:
 
 
 async def measure() -> list[Row]:
-    with tempfile.TemporaryDirectory(prefix="jm-bench-", ignore_cleanup_errors=True) as directory:
-        stack = EmbeddedStack(
-            Path(directory), parts=(), settings=Settings(data_dir=Path(directory), model_base_url=None), workers=1
-        )
-        await stack.start()
-        try:
-            await stack.add("postgres")
-            database_url = await create_database(stack.settings.database_url, "bench")
-            await asyncio.to_thread(upgrade, database_url)
-            engine_url, gateway_port = f"http://127.0.0.1:{_free_port()}", _free_port()
-            gateway_url = f"http://127.0.0.1:{gateway_port}"
-            settings = {
-                "JOURNEYMAN_DATABASE_URL": database_url,
-                "JOURNEYMAN_GATEWAY_PORT": str(gateway_port),
-                "JOURNEYMAN_INTERNAL_SECRET": SECRET,
-                "JOURNEYMAN_MODEL_BASE_URL": f"{engine_url}/v1",
-                "JOURNEYMAN_LOG_LEVEL": "WARNING",
-            }
-            async with (
-                _process("-m", "benchmarks.gateway", "engine", engine_url.rsplit(":", 1)[1], url=engine_url),
-                _process("-c", _GATEWAY, url=gateway_url, **settings) as gateway,
-                aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0)) as http,
-            ):
-                direct, through = Caller(http, engine_url), Caller(http, gateway_url)
-                rows = await _compare("whole answer", direct, through, _body(), 10.0, gateway)
-                rows += await _compare(
-                    "stream of 20", direct, through, _body(stream=True, max_tokens=20), 10.0, gateway
-                )
-                rows += await _compare("400 KB prompt", direct, through, _body(prompt=400_000), 15.0, gateway)
-                rows += await _chunk_cost(through, gateway)
-                return rows
-        finally:
-            await stack.stop()
+    async with empty_database() as database_url:
+        engine_url, gateway_port = f"http://127.0.0.1:{_free_port()}", _free_port()
+        gateway_url = f"http://127.0.0.1:{gateway_port}"
+        settings = {
+            "JOURNEYMAN_DATABASE_URL": database_url,
+            "JOURNEYMAN_GATEWAY_PORT": str(gateway_port),
+            "JOURNEYMAN_INTERNAL_SECRET": SECRET,
+            "JOURNEYMAN_MODEL_BASE_URL": f"{engine_url}/v1",
+            "JOURNEYMAN_LOG_LEVEL": "WARNING",
+        }
+        async with (
+            _process("-m", "benchmarks.gateway", "engine", engine_url.rsplit(":", 1)[1], url=engine_url),
+            _process("-c", _GATEWAY, url=gateway_url, **settings) as gateway,
+            aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0)) as http,
+        ):
+            direct, through = Caller(http, engine_url), Caller(http, gateway_url)
+            rows = await _compare("whole answer", direct, through, _body(), 10.0, gateway)
+            rows += await _compare("stream of 20", direct, through, _body(stream=True, max_tokens=20), 10.0, gateway)
+            rows += await _compare("400 KB prompt", direct, through, _body(prompt=400_000), 15.0, gateway)
+            rows += await _chunk_cost(through, gateway)
+            return rows
 
 
 def main() -> int:

@@ -6,23 +6,18 @@ can do in a second is bounded by that.
 
 import asyncio
 import sys
-import tempfile
 import time
-from pathlib import Path
 
 import sqlalchemy as sa
 
+from benchmarks.database import empty_database
 from benchmarks.results import Row, percentile, report
-from journeyman.platform.embedded.postgres import create_database
-from journeyman.platform.embedded.stack import EmbeddedStack
 from journeyman.platform.inference.ledger import Answer, LedgerCall, LedgerService
 from journeyman.platform.inference.port import TokenUsage
 from journeyman.platform.inference.pricing import PriceTable
 from journeyman.platform.kit.clock import now
 from journeyman.platform.kit.database import Database, create_engine
 from journeyman.platform.kit.ids import new_id
-from journeyman.platform.kit.migrate import upgrade
-from journeyman.platform.kit.settings import Settings
 
 TASKS = 50
 CALLS = 20
@@ -57,22 +52,12 @@ async def _make(database: Database, tasks: int) -> tuple[str, list[str]]:
 
 
 async def measure() -> list[Row]:
-    with tempfile.TemporaryDirectory(prefix="jm-bench-", ignore_cleanup_errors=True) as directory:
-        stack = EmbeddedStack(
-            Path(directory), parts=(), settings=Settings(data_dir=Path(directory), model_base_url=None), workers=1
-        )
-        await stack.start()
+    async with empty_database() as url:
+        database = Database(create_engine(url, pool_size=10))
         try:
-            await stack.add("postgres")
-            url = await create_database(stack.settings.database_url, "bench")
-            await asyncio.to_thread(upgrade, url)
-            database = Database(create_engine(url, pool_size=10))
-            try:
-                return await _measure(database)
-            finally:
-                await database.close()
+            return await _measure(database)
         finally:
-            await stack.stop()
+            await database.close()
 
 
 async def _measure(database: Database) -> list[Row]:

@@ -15,6 +15,8 @@ from journeyman.platform.kit.settings import Settings
 
 _FORK_SERVER: Final = "fork-server"
 _MOST_WORKERS: Final = 16
+_START_TIMEOUT_S: Final = 180
+"""Of what imports much: to give up on a slow start only adds to what makes it slow."""
 _SERVERS: Final = ("postgres", "temporal", "objects", "bucket", "vectors", "embeddings")
 
 
@@ -68,7 +70,7 @@ def role_specs(settings: Settings, ports: dict[str, int], workers: int, fork_ser
             depends_on=[_FORK_SERVER, "migrations", "temporal"],
             uses=[*_SERVERS, "gateway"],
             stop_timeout_s=30,  # a worker drains for 20 s
-            start_timeout_s=180,
+            start_timeout_s=_START_TIMEOUT_S,
         )
         for number in range(1, workers + 1)
     ]
@@ -85,8 +87,7 @@ def fork_server_spec(server: ForkServer) -> ProcessSpec:
         ready=server.ready,
         prepare=server.open,
         stdin=server.standard_input,
-        # To give up on a slow start only adds to what makes it slow.
-        start_timeout_s=180,
+        start_timeout_s=_START_TIMEOUT_S,
     )
 
 
