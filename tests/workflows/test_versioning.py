@@ -8,39 +8,16 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
-from temporalio.api.workflowservice.v1 import RegisterNamespaceRequest
 from temporalio.client import Client, WorkflowHandle
-from temporalio.service import RPCError
 from temporalio.worker import Worker
 
 from journeyman.platform.kit import deployments
 from journeyman.platform.kit.deployments import Version
 from journeyman.platform.kit.errors import Conflict, NotFound
 from journeyman.platform.kit.names import Queue
-from journeyman.platform.kit.settings import Settings
-from journeyman.platform.kit.temporal import connect
 from journeyman.workflows.versioning import WorkerVersion
 from support.versioned_workflows import NewChild, NewParent, OldChild, OldParent, done, step
 from support.waiting import until
-
-
-@pytest.fixture
-async def client(temporal_address: str) -> Client:
-    """In a namespace of its own: versions are of a namespace."""
-    settings = Settings(temporal_address=temporal_address, temporal_namespace=f"versions-{uuid.uuid4().hex[:8]}")
-    client = await connect(settings)
-    retention = {"seconds": 86_400}
-    await client.workflow_service.register_namespace(
-        RegisterNamespaceRequest(namespace=client.namespace, workflow_execution_retention_period=retention)
-    )
-    async with asyncio.timeout(60):
-        while True:
-            try:
-                await client.count_workflows("WorkflowType = 'TaskWorkflow'")
-            except RPCError:
-                await asyncio.sleep(0.1)
-            else:
-                return client
 
 
 def worker(client: Client, build_id: str | None, *, new: bool = False) -> AbstractAsyncContextManager[Any]:

@@ -8,7 +8,7 @@ from typing import Any, Final, TypeVar
 
 from temporalio import workflow
 from temporalio.common import RetryPolicy
-from temporalio.exceptions import ActivityError, ApplicationError, CancelledError
+from temporalio.exceptions import ActivityError, ApplicationError, CancelledError, RetryState
 
 with workflow.unsafe.imports_passed_through():
     from journeyman.platform.kit.names import MEMO_TOGETHER, Queue
@@ -39,9 +39,11 @@ class Control:
         """Pauses and resumes that came to this workflow."""
         self._spread = spread
         self._call: workflow.ActivityHandle[Any] | None = None
-        self._interrupted: workflow.ActivityHandle[Any] | None = None
         self._interruptible = False
-        self._cut_short = False
+        self._interrupted = False
+        """A message from a person came since the step began."""
+        self._continued = workflow.info().continued_run_id is not None
+        """The next step may have begun in the run before."""
         self.heard: set[str] = set()
         """Approvals that were decided, as the signals said, and not looked at yet."""
 
@@ -53,12 +55,21 @@ class Control:
         self.paused_for = None
         self.changes += 1
 
+    def begin_step(self) -> None:
+        """Messages that have come so far are read by this step's model call."""
+        self._interrupted = self._interrupted and self._continued
+        self._continued = False
+
     def interrupt(self) -> None:
-        """Cancel the call that is under way, if one is; the message is read at the next step in any case."""
+        """Cancel the call that is under way, if one is, and begin no other of the step; the next one reads the message."""
+        self._interrupted = True
         if self._call is not None:
-            self._interrupted = self._call
             self._call.cancel()
-        self._cut_short = self._interruptible
+
+    def check_interrupted(self) -> None:
+        """Raises :class:`Interrupted`: a call that ends just when it is cancelled does not tell of the message."""
+        if self._interrupted:
+            raise Interrupted
 
     def hear(self, approval_id: str) -> None:
         """An approval was decided: whoever waits for it looks at it now."""
@@ -67,7 +78,7 @@ class Control:
     @contextmanager
     def wait(self, *, interruptible: bool) -> Iterator[None]:
         """A wait for people, which their messages may interrupt."""
-        self._interruptible, self._cut_short = interruptible, False
+        self._interruptible = interruptible
         try:
             yield
         finally:
@@ -81,6 +92,10 @@ class Control:
         self.heard -= wanted
         if self._cut_short:
             raise Interrupted
+
+    @property
+    def _cut_short(self) -> bool:
+        return self._interruptible and self._interrupted
 
     async def stop(
         self, task: TaskRef, reason: str, detail: str | None = None, facts: dict[str, Any] | None = None
@@ -108,7 +123,9 @@ class Control:
         try:
             return await _settled(call)
         except ActivityError as error:
-            if self._interrupted is call and isinstance(error.cause, CancelledError):
+            # Or its worker died, or it failed, before it heard of that: then the server does not try it again either.
+            cut_off = isinstance(error.cause, CancelledError) or error.retry_state == RetryState.CANCEL_REQUESTED
+            if self._interrupted and cut_off:
                 check_cancelled()
                 raise Interrupted from error
             raise
@@ -150,6 +167,7 @@ async def converse(control: Control, thread: ThreadRef, step: int) -> Talk:
             return Talk(step, suspended=True)
         await control.gate()
         current = Step(thread=thread, number=step, tries=tries)
+        control.begin_step()
         try:
             outcome = await _take(control, current)
         except ActivityError as error:
@@ -176,12 +194,11 @@ async def converse(control: Control, thread: ThreadRef, step: int) -> Talk:
 
 async def _take(control: Control, step: Step) -> StepOutcome | None:
     """Call the model and carry out its calls; None to go on waiting for people's decisions on them in a new run."""
-    together = are_together()
     try:
-        turn = await control.run(_start_at_model("take_step" if together else "call_model", step))
+        turn = await control.run(_start_at_model("take_step" if are_together() else "call_model", step))
     except Interrupted:
         # How far it came is known to the store alone.
-        return await _cut_short(step) if together else StepOutcome(unanswered=True)
+        return await _cut_short(step)
     return await _run_tools(control, step.model_copy(update={"new_tokens": turn.new_tokens}), turn.outcome)
 
 
@@ -207,6 +224,7 @@ async def _run_tools(control: Control, step: Step, outcome: StepOutcome | None) 
     try:
         while True:
             if outcome is None:
+                control.check_interrupted()
                 outcome = await control.run(start_in_sandbox("run_tools", step, StepOutcome))
             if not outcome.waiting:
                 return outcome
