@@ -4,6 +4,7 @@ import asyncio
 import uuid
 
 import pytest
+from google.protobuf.duration_pb2 import Duration
 from temporalio.api.workflowservice.v1 import RegisterNamespaceRequest
 from temporalio.client import Client
 from temporalio.service import RPCError
@@ -16,7 +17,7 @@ from journeyman.platform.kit.temporal import connect
 async def client(temporal_address: str) -> Client:
     settings = Settings(temporal_address=temporal_address, temporal_namespace=f"tests-{uuid.uuid4().hex[:8]}")
     client = await connect(settings)
-    retention = {"seconds": 86_400}
+    retention = Duration(seconds=86_400)
     await client.workflow_service.register_namespace(
         RegisterNamespaceRequest(namespace=client.namespace, workflow_execution_retention_period=retention)
     )

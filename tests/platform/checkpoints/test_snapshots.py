@@ -411,3 +411,16 @@ async def test_a_tree_from_a_sandbox_is_a_tree(snapshots: SnapshotStore, project
     for entries in ([one, link], [link, one], [replace(link, target="")]):
         with pytest.raises(InvalidInput):
             await snapshots.capture(Lying(entries, {"workspace/a/b": b"x"}), project_id, None)  # type: ignore[arg-type]
+
+
+async def test_what_was_replaced_is_not_carried_along(
+    snapshots: SnapshotStore, project_id: str, sandbox: Sandbox, object_store: S3ObjectStore
+):
+    """A file of almost as much as a manifest holds, written anew: never with the former one beside it in a pack."""
+    digest = None
+    for number in range(4):
+        await sandbox.write_file("/workspace/f", random.Random(number).randbytes(HELD - 1000))
+        taken = await snapshots.capture(sandbox, project_id, digest)
+        digest = taken.digest
+        assert taken.new_bytes == HELD - 1000
+    assert [key for key in await object_store.list_keys(project_id) if "/packs/" in key] == []

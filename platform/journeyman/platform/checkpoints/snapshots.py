@@ -77,7 +77,8 @@ class SnapshotStore:
         known: dict[str, tuple[Piece, ...]] = dict(base.blobs) if base is not None else {}
         writer = PackWriter(self._store, project_id)
         changed, missing = await self._collect(sandbox, dict(scan.contents), entries, known, writer)
-        known.update(await writer.finish(base.held if base is not None else {}))
+        carried = _still_named(base.held, entries.values()) if base is not None and base.held else {}
+        known.update(await writer.finish(carried))
         manifest = await _off_loop_if_large(len(entries), _manifest, entries.values(), known)
         # If saving fails, the sandbox remembers a state that no later capture builds on, and tells the next one everything.
         marking = asyncio.create_task(sandbox.mark(scan.scan_id, manifest.digest, changed, missing))
@@ -237,8 +238,7 @@ class SnapshotStore:
             await writer.add(data)
             await writer.end_blob()
         entries = list(entries)
-        kept = {entry.sha256 for entry in entries} - new.keys()
-        held = {sha256: pieces for sha256, pieces in held_of(known).items() if sha256 in kept}
+        held = _still_named(held_of(known), [entry for entry in entries if entry.sha256 not in new])
         blobs = {**known, **await writer.finish(held)}
         manifest = await asyncio.to_thread(_manifest, entries, blobs)
         await self._save(project_id, manifest)
@@ -288,6 +288,12 @@ async def _contents_of(sandbox: Sandbox, paths: Sequence[str], came: dict[str, b
     if rest:
         async for chunk in sandbox.read_blobs(rest):
             yield chunk
+
+
+def _still_named(held: Blobs, entries: Iterable[TreeEntry]) -> Blobs:
+    """Those of the blobs that these entries name: others are of files that are gone, and are left behind."""
+    named = {entry.sha256 for entry in entries}
+    return {sha256: pieces for sha256, pieces in held.items() if sha256 in named}
 
 
 def _weight(manifest: Manifest) -> int:
