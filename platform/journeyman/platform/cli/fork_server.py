@@ -4,7 +4,7 @@ Imports are most of what such a process does until it is ready: 1 to 3 s of CPU 
 
 Speaks with the supervisor over the socket that is its standard input (``SOCK_SEQPACKET``, a JSON object a packet):
 
-    ← {"ready": true}                                  once everything is imported
+    ← {"ready": true, "forks": true}                   once everything is imported; false: it must not fork
     → {"id": 1, "arguments": ["worker"], "name": …, "env": {…}, "directory": …}    with two descriptors: log and lifeline
     ← {"id": 1, "pid": 4711}                           with a pidfd of it
     ← {"ended": 4711, "status": -9}                    exit code, or minus the number of the signal
@@ -29,6 +29,7 @@ from typing import Any, Final
 from setproctitle import setproctitle
 
 from journeyman.platform.cli.exits import CommandError
+from journeyman.platform.cli.text import counted
 
 MODULES: Final = (
     "journeyman.platform.cli.roles_api",
@@ -61,11 +62,16 @@ def serve() -> list[str] | None:
         import_module(name)
     threads = len(list(Path("/proc/self/task").iterdir())) - 1
     if threads:
-        sys.exit(f"{threads} threads run after the imports; a process with threads must not fork.")
+        print(
+            f"{counted(threads, 'thread runs', 'threads run')} after the imports, and a process with threads must not fork. The platform's "
+            "processes are started one by one, which takes longer. What starts threads in every program is named in "
+            "PYTHONPATH or LD_PRELOAD.",
+            file=sys.stderr,
+        )
     # What is there now stays as it is: the collector would write to pages that all share.
     gc.collect()
     gc.freeze()
-    return _Server(channel).run()
+    return _Server(channel).run(forks=not threads)
 
 
 class _Server:
@@ -76,8 +82,9 @@ class _Server:
         self._children: dict[int, int] = {}
         """Their pids by the descriptors that tell of their ends."""
 
-    def run(self) -> list[str] | None:
-        self._say({"ready": True})
+    def run(self, *, forks: bool) -> list[str] | None:
+        """``forks`` is for the supervisor to heed: without, it asks for nothing."""
+        self._say({"ready": True, "forks": forks})
         while True:
             for key, _ in self._selector.select():
                 if key.fileobj is not self._channel:

@@ -70,7 +70,8 @@ class ForkServer:
     def __init__(self) -> None:
         self._channel: socket.socket | None = None
         self._theirs: socket.socket | None = None
-        self._ready: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._ready: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
+        """Whether it can fork."""
         self._requests = 0
         self._asked: dict[int, asyncio.Future[_Forked]] = {}
         """By the number of the request."""
@@ -91,7 +92,7 @@ class ForkServer:
         return self._theirs.fileno()
 
     async def ready(self, _pid: int) -> None:
-        """A probe: returns when the server has imported everything."""
+        """A probe: returns when the server has imported everything, whether it can fork then or not."""
         await asyncio.shield(self._ready)
         if self._theirs is not None:
             # Only now: from here on we hear when the server ends, until then our supervisor does.
@@ -102,7 +103,7 @@ class ForkServer:
         self, arguments: Sequence[str], *, name: str, env: Mapping[str, str], directory: Path, log: IO[bytes]
     ) -> ForkedProcess | None:
         """A process that runs ``journeyman`` with these arguments; None when it has to be started in another way."""
-        if self._channel is None or not self._ready.done():
+        if self._channel is None or not self._ready.done() or not self._ready.result():
             return None
         self._requests += 1
         number = self._requests
@@ -149,7 +150,7 @@ class ForkServer:
             return
         message: dict[str, Any] = json.loads(data)
         if "ready" in message:
-            self._ready.set_result(None)
+            self._ready.set_result(message["forks"])
         elif "ended" in message:
             status = self._statuses.pop(message["ended"], None)
             if status is not None:
