@@ -18,15 +18,16 @@ SECRETS = (
 )
 
 SETTINGS = """
-# The model that answers for the agents: any OpenAI-compatible API. Without one only the bundled demos can run,
-# by scripted answers: docker compose --profile replay up
+# The model that answers for the agents: any OpenAI-compatible API; on this machine at http://host.docker.internal:PORT/v1,
+# for 127.0.0.1 is the container itself. Without one only the bundled demos can run, by scripted answers:
+# docker compose --profile replay up
 JOURNEYMAN_MODEL_BASE_URL=
 JOURNEYMAN_MODEL_API_KEY=
 JOURNEYMAN_MODEL_STANDARD=default
 JOURNEYMAN_MODEL_FAST=default
 
-# Where traces and metrics go on to (OTLP/HTTP).
-OTEL_UPSTREAM_ENDPOINT=http://127.0.0.1:4318
+# Where traces and metrics go on to (OTLP/HTTP), for example http://host.docker.internal:4319; empty: nowhere.
+OTEL_UPSTREAM_ENDPOINT=
 
 # Ports on this machine's loopback address. Put a TLS proxy in front of them.
 JOURNEYMAN_API_PORT=8700

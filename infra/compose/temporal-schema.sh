@@ -8,7 +8,7 @@ for database in temporal temporal_visibility; do
         *) schema=visibility ;;
     esac
     tool --db "$database" create
-    # Fails when the schema is there already; the update below is what counts.
-    tool --db "$database" setup-schema -v 0.0 || true
+    # Leaves a schema alone that is there already.
+    tool --db "$database" setup-schema -v 0.0
     tool --db "$database" update-schema -d "/etc/temporal/schema/postgresql/v12/$schema/versioned"
 done

@@ -1,5 +1,6 @@
 """The production-like stack as written down: no secret with a default, nothing open to the network, nothing privileged."""
 
+import errno
 import json
 import os
 import re
@@ -14,6 +15,7 @@ import yaml
 
 from journeyman.platform.cli.main import app
 from journeyman.platform.kit.settings import Settings
+from journeyman.platform.sandboxes import seccomp
 
 ROOT = Path(__file__).parents[2]
 TEXT = (ROOT / "docker-compose.yml").read_text()
@@ -21,7 +23,7 @@ COMPOSE: dict[str, Any] = yaml.safe_load(TEXT)
 SERVICES: dict[str, dict[str, Any]] = COMPOSE["services"]
 OWN = {name: service for name, service in SERVICES.items() if service["image"].startswith("${JOURNEYMAN_IMAGE")}
 ONE_SHOT = {"migrate", "temporal-schema", "temporal-namespace"}
-_VARIABLE = re.compile(r"\$\{([A-Z0-9_]+)(:[-?][^}]*)?\}")
+_VARIABLE = re.compile(r"\$\{([A-Z0-9_]+)(:[-?+][^}]*)?\}")
 
 
 def secret(name: str) -> bool:
@@ -52,8 +54,32 @@ def test_nothing_is_privileged_and_images_are_pinned(name: str) -> None:
     assert "docker.sock" not in str(service.get("volumes"))
     if name not in OWN:
         assert re.fullmatch(r"[\w./-]+:v?\d[\w.]*", service["image"])
-    opened = [option for option in service["security_opt"] if "unconfined" in option]
-    assert bool(opened) == (name == "worker-sandboxes")
+    opened = {option for option in service["security_opt"] if "unconfined" in option}
+    # One alone does not do: bubblewrap was seen to fail without either of the filter and systempaths.
+    needed = {"apparmor=unconfined", "systempaths=unconfined"}
+    assert opened == (needed if name == "worker-sandboxes" else set())
+
+
+def test_the_filter_around_sandboxes_refuses_all_that_making_one_does_not_take() -> None:
+    (option,) = [o for o in SERVICES["worker-sandboxes"]["security_opt"] if o.startswith("seccomp=")]
+    profile = json.loads((ROOT / option.removeprefix("seccomp=")).read_text())
+    assert profile["defaultAction"] == "SCMP_ACT_ALLOW"
+    refused = {name: entry for entry in profile["syscalls"] for name in entry["names"]}
+    assert all(entry["action"] == "SCMP_ACT_ERRNO" for entry in refused.values())
+    needed = {
+        "chroot",
+        "mount",
+        "pivot_root",
+        "sched_setaffinity",
+        "setdomainname",
+        "sethostname",
+        "umount2",
+        "unshare",
+    }
+    assert {name for name, entry in refused.items() if entry["errnoRet"] == errno.EPERM} == set(seccomp._CALLS) - needed
+    assert {name for name, entry in refused.items() if entry["errnoRet"] == errno.ENOSYS} == set(seccomp._ABSENT) - {
+        "clone3"
+    }
 
 
 @pytest.mark.parametrize("name", OWN)
@@ -155,9 +181,30 @@ def test_the_collector_scrapes_services_that_exist() -> None:
         name, _, port = target.partition(":")
         assert name in OWN
         assert port in str(OWN[name])
+    exporters = SERVICES["otel-collector"]["environment"]["OTEL_EXPORTERS"]
     for pipeline in collector["service"]["pipelines"].values():
-        for kind in ("receivers", "processors", "exporters"):
+        for kind in ("receivers", "processors"):
             assert set(pipeline[kind]) <= set(collector[kind])
+        assert pipeline["exporters"] == "${env:OTEL_EXPORTERS}"
+    # As Compose fills it in: without an endpoint, and with one.
+    assert yaml.safe_load(_VARIABLE.sub("", exporters)) == ["debug"]
+    chosen = yaml.safe_load(_VARIABLE.sub(lambda match: match[2].removeprefix(":+"), exporters))
+    assert chosen == ["otlphttp/upstream", "debug"]
+    assert set(chosen) <= set(collector["exporters"])
+
+
+@pytest.mark.parametrize("file", ["docker-compose.yml", "infra/bin/make_env.py"])
+def test_no_container_is_told_to_find_others_at_its_own_loopback_address(file: str) -> None:
+    """The collector's default was its own receiver: everything it took in came back to it, for ever."""
+    text = (ROOT / file).read_text()
+    assert not re.findall(r"_(?:ENDPOINT|URL)\w*[=:][^\n]*(?:127\.0\.0\.1|localhost)", text)
+
+
+def test_databases_are_ready_only_over_the_network_and_hold_every_character() -> None:
+    """While a new database is set up, a server without network answers on the socket: too early for what waits."""
+    for name in ("postgres", "temporal-postgres"):
+        assert "-h 127.0.0.1" in SERVICES[name]["healthcheck"]["test"][1]
+        assert "--encoding=UTF8" in SERVICES[name]["environment"]["POSTGRES_INITDB_ARGS"]
 
 
 def test_temporal_has_the_settings_of_the_embedded_one() -> None:

@@ -71,10 +71,14 @@ def migrate() -> None:
     """Everything that must be there before the other roles start."""
     import asyncio
 
+    from journeyman.platform.kit.errors import InvalidInput
     from journeyman.platform.kit.migrate import upgrade
     from journeyman.platform.kit.s3 import S3ObjectStore
 
     settings = load_settings()
-    upgrade(settings.database_url)
+    try:
+        upgrade(settings.database_url)
+    except InvalidInput as error:
+        raise CommandError(error.message) from None
     asyncio.run(S3ObjectStore.from_settings(settings).ensure_bucket())
     print("The database is at the newest revision, and the bucket is there.", file=sys.stderr)

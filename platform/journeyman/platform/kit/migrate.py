@@ -23,7 +23,10 @@ def migration_config(database_url: str) -> "Config":
 
 
 def upgrade(database_url: str) -> None:
-    """Run all outstanding revisions. Blocking, and with an event loop of its own: call it from a thread."""
+    """Run all outstanding revisions. Blocking, and with an event loop of its own: call it from a thread.
+
+    Raises ``InvalidInput`` for a database whose encoding is not UTF-8.
+    """
     from alembic import command
 
     command.upgrade(migration_config(database_url), "head")
