@@ -1,5 +1,6 @@
 """Commands suggested to people: how this program is called from here, and lines that break nowhere inside a command."""
 
+import shlex
 import shutil
 import sys
 from collections.abc import Sequence
@@ -24,9 +25,9 @@ def command() -> str:
         return "journeyman"
     script = Path(sys.executable).with_name("journeyman")
     try:
-        return str(script.relative_to(Path.cwd()))
+        return shlex.quote(str(script.relative_to(Path.cwd())))
     except ValueError:
-        return str(script)
+        return shlex.quote(str(script))
 
 
 def laid_out(suggestions: Sequence[Suggestion], width: int | None = None) -> list[str]:
