@@ -212,6 +212,12 @@ def test_temporal_has_the_settings_of_the_embedded_one() -> None:
 
     found = yaml.safe_load((ROOT / "infra/compose/temporal-dynamic-config.yaml").read_text())
     assert {name: str(entries[0]["value"]).lower() for name, entries in found.items()} == dict(_TEMPORAL_CONFIGURATION)
+    # 1.31 was seen to ignore system.enableCancelActivityWorkerCommand as unknown.
+    versions = {
+        SERVICES[name]["image"].partition(":")[2] for name in ("temporal", "temporal-schema", "temporal-namespace")
+    }
+    assert len(versions) == 1
+    assert [int(part) for part in versions.pop().split(".")[:2]] >= [1, 32]
 
 
 @pytest.mark.parametrize("script", sorted(str(path.relative_to(ROOT)) for path in (ROOT / "infra").rglob("*.sh")))
