@@ -1,9 +1,11 @@
 """What a machine must have before anything is started, so that the first error names the cause and not a symptom."""
 
 import asyncio
+import resource
 import sys
 from collections.abc import Collection
 from importlib.util import find_spec
+from typing import Final
 
 from journeyman.platform.embedded import postgres
 from journeyman.platform.embedded.errors import MachineUnfit
@@ -11,16 +13,35 @@ from journeyman.platform.embedded.launching import program, run_to_end, service_
 from journeyman.platform.kit.errors import JourneymanError
 from journeyman.platform.kit.settings import Settings
 
+_OPEN_FILES: Final = 4096
+"""What each process may have open at once, where the machine allows as much: connections, event streams, SeaweedFS's volumes."""
+_FEWEST_OPEN_FILES: Final = 1024
+"""The usual limit of a login. With 64, SeaweedFS never gets ready."""
+
 
 async def check_machine(settings: Settings, parts: Collection[str]) -> None:
     """Raise :class:`MachineUnfit` when these parts cannot run here. Takes tens of milliseconds."""
     if sys.platform != "linux":
         raise MachineUnfit(f"The embedded stack runs on Linux; this is {sys.platform}. Use docker compose instead.")
+    _allow_open_files()
     _check_extras(parts)
     if "postgres" in parts and postgres.identity() is not None:
         await _check_identity()
     if "roles" in parts:
         await _check_sandboxes(settings)
+
+
+def _allow_open_files() -> None:
+    """Raise our own limit, which all children inherit, as far as it is needed and may be raised."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = _OPEN_FILES if hard == resource.RLIM_INFINITY else min(_OPEN_FILES, hard)
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+    if wanted < _FEWEST_OPEN_FILES:
+        raise MachineUnfit(
+            f"A process may open only {wanted} files here; the servers need {_FEWEST_OPEN_FILES}. Raise the limit "
+            f"(`ulimit -Hn`, or `nofile` in /etc/security/limits.conf) and start again."
+        )
 
 
 def _check_extras(parts: Collection[str]) -> None:
