@@ -17,6 +17,9 @@ FOLDER = Path(__file__).parents[1] / "workflows" / "histories"
 CODE = FOLDER / "code.json"
 """The fingerprint of the workflow code that the histories belong to, and a digest of each definition that it covers."""
 
+OF_THE_MACHINE = {"identity", "stackTrace"}
+"""Fields of histories that name processes, hosts and paths of the machine that recorded them; no replay needs them."""
+
 
 def replayer() -> Replayer:
     return Replayer(workflows=WORKFLOWS, workflow_runner=checking_runner(), data_converter=data_converter(None))

@@ -3,7 +3,7 @@
     make histories            or: python -m tests.support.record_histories [--accept | scenario …]
 
 ``--accept`` records nothing: it replays the histories that are there and, when all fit, notes the code as it is now.
-Afterwards ``code.json`` names the workflow code as it is now. Identities of processes are left out.
+Afterwards ``code.json`` names the workflow code as it is now. Identities of processes and stack traces are left out.
 """
 
 import asyncio
@@ -20,7 +20,7 @@ from temporalio.client import Client
 
 from journeyman.platform.embedded.stack import EVERYTHING
 from journeyman.platform.kit.temporal import connect
-from support.histories import FOLDER, replayer, stored, write_code
+from support.histories import FOLDER, OF_THE_MACHINE, replayer, stored, write_code
 from support.inbox import Inbox
 from support.platform import Platform, client_of
 from support.scripts import approve, coder, plan, planner, reject, reviewer, shell, subtask, work
@@ -208,17 +208,18 @@ async def _keep(client: Client, task_id: str, folder: Path) -> int:
     folder.mkdir(parents=True)
     for number, run in enumerate(runs):
         history = await client.get_workflow_handle(run.id, run_id=run.run_id).fetch_history()
-        content = {"workflow_id": run.id, "history": _without_identities(json.loads(history.to_json()))}
+        content = {"workflow_id": run.id, "history": _impersonal(json.loads(history.to_json()))}
         file = folder / f"{number:02d}-{run.workflow_type}.json"
         file.write_text(json.dumps(content, separators=(",", ":"), sort_keys=True) + "\n")
     return len(runs)
 
 
-def _without_identities(value: Any) -> Any:
+def _impersonal(value: Any) -> Any:
+    """Without what tells of the machine that recorded it."""
     if isinstance(value, dict):
-        return {key: _without_identities(item) for key, item in value.items() if key != "identity"}
+        return {key: _impersonal(item) for key, item in value.items() if key not in OF_THE_MACHINE}
     if isinstance(value, list):
-        return [_without_identities(item) for item in value]
+        return [_impersonal(item) for item in value]
     return value
 
 

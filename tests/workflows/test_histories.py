@@ -7,7 +7,7 @@ import pytest
 from temporalio.client import WorkflowHistory
 
 from journeyman.workflows import fingerprint
-from support.histories import CODE, FOLDER, changes, code, replayer, stored
+from support.histories import CODE, FOLDER, OF_THE_MACHINE, changes, code, replayer, stored
 from support.record_histories import APART, SCENARIOS
 
 HISTORIES = dict(stored())
@@ -38,6 +38,11 @@ def test_there_are_histories_of_every_scenario() -> None:
 @pytest.mark.parametrize("name", HISTORIES)
 async def test_recorded_histories_replay(name: str) -> None:
     await replayer().replay_workflow(HISTORIES[name])
+
+
+@pytest.mark.parametrize("name", HISTORIES)
+def test_recorded_histories_tell_nothing_of_the_machine(name: str) -> None:
+    assert not [field for field in OF_THE_MACHINE if f'"{field}":' in (FOLDER / f"{name}.json").read_text()]
 
 
 async def test_a_history_that_does_not_fit_is_noticed() -> None:
