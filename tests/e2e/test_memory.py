@@ -67,5 +67,5 @@ async def test_all_that_a_task_learnt_is_taken_away(platform: Platform, journeym
     listed = json.loads((await journeyman("memory", "list", "--task", task_id, "--json")).out)
     assert [memory["text"] for memory in listed] == ["Widgets of type Q7 are hexagonal, as their drawing says."]
     deleted = await journeyman("memory", "delete", "--task", task_id)
-    assert deleted.out == f"Deleted 1 memories of {task_id}.\n"
+    assert deleted.out == f"Deleted 1 memory of {task_id}.\n"
     assert json.loads((await journeyman("memory", "list", "--task", task_id, "--json")).out) == []
