@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from functools import cache
 from importlib.resources import files
-from typing import Final, Literal
+from typing import Final
 
 
 class Role(StrEnum):
@@ -26,12 +26,9 @@ class RoleProfile:
     title: str
     tools: tuple[str, ...]
     terminal_tool: str
-    tier: Literal["standard", "fast"]
     forks_workspace: bool
 
 
-# All three run on the standard tier by default: a plan or a review by a weaker model than the one that did the work costs
-# more in failed rounds than it saves. A task may name a model for each role.
 PROFILES: Final[dict[Role, RoleProfile]] = {
     Role.PLANNER: RoleProfile(
         role=Role.PLANNER,
@@ -48,7 +45,6 @@ PROFILES: Final[dict[Role, RoleProfile]] = {
             "submit_plan",
         ),
         terminal_tool="submit_plan",
-        tier="standard",
         forks_workspace=True,
     ),
     Role.CODER: RoleProfile(
@@ -69,7 +65,6 @@ PROFILES: Final[dict[Role, RoleProfile]] = {
             "submit_work",
         ),
         terminal_tool="submit_work",
-        tier="standard",
         forks_workspace=False,
     ),
     Role.REVIEWER: RoleProfile(
@@ -87,7 +82,6 @@ PROFILES: Final[dict[Role, RoleProfile]] = {
             "submit_review",
         ),
         terminal_tool="submit_review",
-        tier="standard",
         forks_workspace=True,
     ),
 }

@@ -42,8 +42,7 @@ class BudgetWarnings:
         """About the task's own limits, as long as it has not ended."""
         if TaskState(task.state) in TERMINAL:
             return []
-        # As the workers choose: the model named for the role, else the tier.
-        return self.of_budget(task.budget, {str(task.models.get(role) or task.model_tier) for role in _ROLES})
+        return self.of_budget(task.budget, {task.model_for(role) for role in _ROLES})
 
     def of_budget(self, budget: Json, models: Iterable[str] = _TIERS) -> list[BudgetWarning]:
         """About limits under which these models, or tiers, work."""

@@ -66,6 +66,14 @@ class Task(Base):
     working_since: Mapped[datetime | None]
     """None while the task is queued, paused, waiting for approval, or has ended. See :mod:`.wall_time`."""
 
+    def model_for(self, role: str) -> str:
+        """The model that the task names for this role, else its tier, which the gateway maps to a model.
+
+        All roles work on one tier: a plan or a review by a weaker model than the one that does the work costs more in
+        failed rounds than it saves.
+        """
+        return str(self.models.get(role) or self.model_tier)
+
     __table_args__ = (
         sa.Index("ix_tasks_project_created", "project_id", "created_at", "id"),
         sa.Index("ix_tasks_state", "state"),

@@ -10,7 +10,6 @@ from temporalio import activity
 
 from journeyman.agents.compaction import SegmentState, summary_request
 from journeyman.agents.context import assistant_message, written_arguments
-from journeyman.agents.roles import profile
 from journeyman.agents.tools import tool_schemas
 from journeyman.platform.budgets import service as budgets
 from journeyman.platform.events.log import NewEvent, append_all, lock
@@ -101,7 +100,7 @@ class ModelActivities:
 
     def _request(self, task: Task, step: Step, request_id: str, attempt: int, messages: bytes) -> ModelRequest:
         return ModelRequest(
-            model=_model_for(task, step.thread.role),
+            model=task.model_for(step.thread.role),
             messages=messages,
             tools=tool_schemas(step.thread.role),
             max_tokens=self._window.max_output_tokens,
@@ -226,11 +225,3 @@ def _told(step: Step, answer: ModelAnswer, message: dict[str, Any], seq: int) ->
             tool=function["name"],
             arguments=written_arguments(function["arguments"]),
         )
-
-
-def _model_for(task: Task, role: str) -> str:
-    """The model named by the task for this role, else the tier, which the gateway maps to a model."""
-    named = task.models.get(role)
-    if named:
-        return str(named)
-    return task.model_tier if profile(role).tier == "standard" else "fast"
