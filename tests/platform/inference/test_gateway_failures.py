@@ -74,7 +74,7 @@ async def test_a_stream_that_breaks_before_its_first_event_is_an_http_error(http
     body = {**CHAT, "stream": True}
     async with http.post(f"{gateway}/v1/chat/completions", json=body, headers=internal(project)) as response:
         assert response.status == 503
-        assert (await response.json())["code"] == "engine_stream_broken"
+        assert (await response.json())["code"] == "engine_dropped"
 
 
 @pytest.mark.parametrize(("status", "error"), [(429, ModelUnavailable), (500, ModelUnavailable), (400, ModelRejected)])
@@ -100,10 +100,11 @@ async def test_the_operators_key_is_not_the_callers_fault(client, engine, projec
         return web.json_response({"error": {"message": f"Incorrect API key provided: {MODEL_KEY}"}}, status=401)
 
     engine.handler = handler
-    with pytest.raises(ModelRejected, match="JOURNEYMAN_MODEL_API_KEY") as caught:
+    with pytest.raises(ModelUnavailable, match="JOURNEYMAN_MODEL_API_KEY") as caught:
         await client.complete(model_request(identity=CallIdentity(project, "s")))
     assert MODEL_KEY not in str(caught.value)
-    assert str(caught.value).startswith("The model's server refused the platform's key (HTTP 401)")
+    assert str(caught.value).startswith("The model's server refused the platform's key or account (HTTP 401)")
+    assert caught.value.code == "model_account"
 
 
 async def test_an_engine_that_is_down(gateway_settings, database, serve_app, project, model_request, unused_port):
@@ -116,9 +117,12 @@ async def test_an_engine_that_is_down(gateway_settings, database, serve_app, pro
     await client.close()
 
 
-@pytest.mark.parametrize("how", ["silence", "disconnect"])
-async def test_an_engine_that_takes_the_call_and_never_answers_leaves_it_ambiguous(
-    gateway_settings, database, serve_app, engine, project, model_request, how
+@pytest.mark.parametrize(
+    ("how", "words", "state"),
+    [("silence", "said nothing", "ambiguous"), ("disconnect", "closed the connection", "released")],
+)
+async def test_only_an_engine_that_falls_silent_leaves_the_call_ambiguous(
+    gateway_settings, database, serve_app, engine, project, model_request, how, words, state
 ):
     async def handler(request):
         if how == "silence":
@@ -129,10 +133,10 @@ async def test_an_engine_that_takes_the_call_and_never_answers_leaves_it_ambiguo
     engine.handler = handler
     settings = gateway_settings.model_copy(update={"model_timeout_s": 0.3})
     client = OpenAIModelEngine(f"{await serve_app(create_gateway(settings, database))}/v1", INTERNAL)
-    with pytest.raises(ModelUnavailable, match="said nothing"):
+    with pytest.raises(ModelUnavailable, match=words):
         await client.complete(model_request(identity=CallIdentity(project, "s")))
     [entry] = await entries(database, project)
-    assert entry.state == "ambiguous"
+    assert entry.state == state
     await client.close()
 
 

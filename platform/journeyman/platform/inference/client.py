@@ -14,9 +14,10 @@ import httpx  # noqa: F401
 import openai
 
 from journeyman.platform.inference.assembly import StreamAssembler
-from journeyman.platform.inference.errors import ModelRejected, ModelUnavailable
+from journeyman.platform.inference.errors import ACCOUNT_RETRY_S, REFUSAL_CODES, ModelRejected, ModelUnavailable
 from journeyman.platform.inference.port import CallIdentity, ModelAnswer, ModelRequest, OnDelta, TokenUsage
 from journeyman.platform.inference.redaction import error_text
+from journeyman.platform.inference.refusals import RefusalKind
 from journeyman.platform.kit import clock
 from journeyman.platform.kit.errors import BudgetExhausted, JourneymanError
 from journeyman.platform.kit.logging import get_logger
@@ -159,7 +160,14 @@ class OpenAIModelEngine:
         if not isinstance(retryable, bool):
             retryable = status in _RETRYABLE_STATUS or status >= 500
         # What the gateway says of its own accord are sentences; only the engine's own words need to be introduced.
-        own = isinstance(details, dict) and "engine_status" not in details
+        details = details if isinstance(details, dict) else {}
+        own = bool(details) and "engine_status" not in details
+        kind = details.get("refusal")
+        if kind == RefusalKind.ACCOUNT:
+            wait_s = retry_after_seconds(error.response.headers.get("retry-after"))
+            return ModelUnavailable(
+                words, code=REFUSAL_CODES[RefusalKind.ACCOUNT], retry_after_s=wait_s or ACCOUNT_RETRY_S, status=status
+            )
         if retryable:
             return ModelUnavailable(
                 words if own else f"The model's server answered with HTTP {status}: {words}",
@@ -167,7 +175,8 @@ class OpenAIModelEngine:
                 status=status,
             )
         said = words if own else f"The model's server refused the request (HTTP {status}): {words}"
-        return ModelRejected(said, status=status)
+        facts = {"limit": details["limit"]} if isinstance(details.get("limit"), int) else {}
+        return ModelRejected(said, code=REFUSAL_CODES.get(kind, ModelRejected.code), status=status, **facts)  # type: ignore[arg-type]  # any value may be asked for
 
     def _stream_error(self, error: openai.APIError) -> JourneymanError:
         """For an error object in the middle of a stream."""

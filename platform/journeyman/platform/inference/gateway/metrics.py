@@ -38,3 +38,9 @@ UNSETTLED: Final = Gauge(
     "journeyman_gateway_unsettled", "Ended calls not yet written to the ledger.", registry=REGISTRY
 )
 REFUSALS: Final = Counter("journeyman_gateway_refusals_total", "Error responses by code.", ["code"], registry=REGISTRY)
+ADAPTATIONS: Final = Counter(
+    "journeyman_gateway_adapted_calls_total",
+    "Calls sent again in a form that the engine takes, by the kind of its refusal.",
+    ["refusal"],
+    registry=REGISTRY,
+)

@@ -10,6 +10,7 @@ from typing import Final
 from journeyman.platform.inference.gateway import metrics
 from journeyman.platform.inference.gateway.authentication import Caller
 from journeyman.platform.inference.gateway.calls import Call, Exchange
+from journeyman.platform.inference.gateway.forms import EngineForms
 from journeyman.platform.inference.gateway.settlement import Settlements
 from journeyman.platform.inference.gateway.upstream import UpstreamPool
 from journeyman.platform.inference.gateway.wire import Send
@@ -57,6 +58,7 @@ class RunningCalls:
 
     def __init__(self, settlements: Settlements) -> None:
         self._settlements = settlements
+        self._forms = EngineForms()
         self._of_step: dict[_Key, _Running] = {}
         self._all: set[_Running] = set()
 
@@ -112,7 +114,7 @@ class RunningCalls:
 
     def _begin(self, exchange: Exchange, pool: UpstreamPool) -> _Running:
         key = _key(exchange.caller)
-        running = _Running(Call(exchange, pool, self._settlements), exchange.caller.attempt)
+        running = _Running(Call(exchange, pool, self._settlements, self._forms), exchange.caller.attempt)
         self._all.add(running)
         earlier = self._of_step.get(key)
         named = exchange.digest is not None and (earlier is None or earlier.call.over)

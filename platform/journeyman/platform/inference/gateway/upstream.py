@@ -15,6 +15,8 @@ import aiohttp
 
 from journeyman.platform.inference.gateway.routing import Upstream
 from journeyman.platform.inference.redaction import error_text
+from journeyman.platform.inference.refusals import Refusal, RefusalKind, classify
+from journeyman.platform.inference.refusals.classify import error_object
 from journeyman.platform.kit.errors import JourneymanError, Unavailable
 
 _POOL: Final = 1024
@@ -22,6 +24,11 @@ _CONNECT_S: Final = 5.0
 _KEEP_ALIVE_S: Final = 4.0
 """Below the 5 s after which uvicorn, and so vLLM and SGLang, close idle connections: none is reused as it dies."""
 _MAX_ERROR_BODY: Final = 64 * 1024
+_MAX_CODE: Final = 100
+_OK: Final = 200
+_FIRST_ERROR: Final = 400
+_UNKNOWN_STATUS: Final = 500
+"""Of an error inside a stream that began with 200 and names no status: the call may be repeated."""
 _READ_BUFFER: Final = 256 * 1024
 _ONE_WRITE: Final = 256 * 1024
 
@@ -41,7 +48,8 @@ class EngineSilent(Unavailable):
 class EngineRefused(JourneymanError):
     """The engine answered with an error of its own; the caller gets ``http_status``.
 
-    ``engine_status``, where the words are the engine's own, is told to the caller as such.
+    The details tell the caller the kind of the ``refusal``, the limit that the engine named, and its status, where the words
+    are the engine's own.
     """
 
     code = "engine_error"
@@ -51,21 +59,36 @@ class EngineRefused(JourneymanError):
         message: str,
         *,
         http_status: int,
-        retryable: bool,
+        refusal: Refusal,
+        retryable: bool | None = None,
         retry_after: str | None = None,
         code: str | None = None,
         engine_status: int | None = None,
     ) -> None:
-        details = {} if engine_status is None else {"engine_status": engine_status}
+        details: dict[str, Any] = {"refusal": refusal.kind.value}
+        if refusal.limit is not None:
+            details["limit"] = refusal.limit
+        if engine_status is not None:
+            details["engine_status"] = engine_status
+        if retryable is None:
+            retryable = refusal.kind in {RefusalKind.BUSY, RefusalKind.INVALID_TOOL_CALL}
         super().__init__(message, code=code, retryable=retryable, **details)
+        self.refusal = refusal
         self.http_status = http_status
         self.retry_after = retry_after
+
+
+class EngineDropped(Unavailable):
+    """The engine closed the connection before the first byte of an answer: it is taken not to bill the call."""
+
+    code = "engine_dropped"
 
 
 class UpstreamPool:
     """One bounded pool for all engines. ``idle_timeout_s`` is the longest silence that is borne."""
 
     def __init__(self, idle_timeout_s: float, secrets: Sequence[str] = ()) -> None:
+        self.idle_timeout_s = idle_timeout_s
         self._secrets = tuple(secrets)
         self._proxies: dict[str, str | None] = {}
         self._session = aiohttp.ClientSession(
@@ -86,7 +109,7 @@ class UpstreamPool:
     ) -> AsyncIterator[aiohttp.ClientResponse]:
         """The engine's response, when it is a success. The connection closes at once if the block does not read it all.
 
-        Raises :class:`EngineUnreachable`, :class:`EngineSilent` or :class:`EngineRefused`; inside the block, reads
+        Raises :class:`EngineUnreachable`, :class:`EngineDropped`, :class:`EngineSilent` or :class:`EngineRefused`; inside the block, reads
         raise :class:`aiohttp.ClientError` or ``TimeoutError``.
         """
         try:
@@ -101,6 +124,11 @@ class UpstreamPool:
             raise EngineUnreachable(
                 "The model's server (JOURNEYMAN_MODEL_BASE_URL) cannot be reached. Nothing was sent to it, and the call can "
                 "be repeated."
+            ) from error
+        except (aiohttp.ServerDisconnectedError, aiohttp.ClientOSError, ConnectionError) as error:
+            raise EngineDropped(
+                "The model's server closed the connection before it answered; the call can be repeated.",
+                reason=type(error).__name__,
             ) from error
         except (TimeoutError, aiohttp.ClientError, OSError) as error:
             raise EngineSilent(
@@ -143,30 +171,46 @@ class UpstreamPool:
             body = await response.content.read(_MAX_ERROR_BODY)
         except (TimeoutError, aiohttp.ClientError):
             body = b""
-        message, code = _words_of(body)
-        words = error_text(message, self._secrets) or response.reason or "no explanation"
-        status = response.status
-        if status in {401, 403}:
-            # Not the caller's key: passing the status on would blame the wrong one.
-            return EngineRefused(
-                f"The model's server refused the platform's key (HTTP {status}); check JOURNEYMAN_MODEL_API_KEY. "
-                f"It says: {words}",
-                http_status=502,
-                retryable=False,
-                code="engine_unauthorized",
-            )
-        if status < 400:
+        return self.refusal(
+            response.status, body.decode("utf-8", "replace"), response.reason, response.headers.get("Retry-After")
+        )
+
+    def refusal(
+        self, status: int, body: str, reason: str | None = None, retry_after: str | None = None
+    ) -> EngineRefused:
+        """The engine's error as the caller gets it.
+
+        ``body`` is that of an error response, or the data of an error event in a stream that began with 200: then the status
+        in the error object counts, or 500.
+        """
+        message, code, parameter, said = error_object(body) or (body, "", None, None)
+        if status == _OK:
+            status = said if said is not None else _UNKNOWN_STATUS
+        refusal = classify(status, message, code=code, parameter=parameter)
+        words = error_text(message, self._secrets) or reason or "no explanation"
+        if status < _FIRST_ERROR:
             return EngineRefused(
                 f"The model's server answered with HTTP {status}, which is no answer; check JOURNEYMAN_MODEL_BASE_URL.",
                 http_status=502,
+                refusal=refusal,
                 retryable=False,
+            )
+        if refusal.kind is RefusalKind.ACCOUNT:
+            # Not the caller's key: passing a 401 on would blame the wrong one.
+            return EngineRefused(
+                f"The model's server refused the platform's key or account (HTTP {status}); check JOURNEYMAN_MODEL_API_KEY and "
+                f"the account's credit. It says: {words}",
+                http_status=502,
+                refusal=refusal,
+                retry_after=retry_after,
+                code="engine_unauthorized",
             )
         return EngineRefused(
             words,
             http_status=status,
-            retryable=status in {408, 409, 425, 429} or status >= 500,
-            retry_after=response.headers.get("Retry-After"),
-            code=code,
+            refusal=refusal,
+            retry_after=retry_after,
+            code=error_text(code) if code and len(code) <= _MAX_CODE else None,
             engine_status=status,
         )
 
@@ -186,20 +230,3 @@ def proxy_of(url: str) -> str | None:
 def _payload(body: bytes) -> bytes | io.BytesIO:
     # From a file-like body aiohttp writes in pieces, so that a megabyte of prompt does not hold up the other streams.
     return body if len(body) <= _ONE_WRITE else io.BytesIO(body)
-
-
-def _words_of(body: bytes) -> tuple[str, str | None]:
-    text = body.decode("utf-8", "replace")
-    try:
-        value = json.loads(text)
-    except (ValueError, RecursionError):
-        return text, None
-    if isinstance(value, dict):
-        inner = value.get("error", value)
-        if isinstance(inner, str):
-            return inner, None
-        if isinstance(inner, dict):
-            message = inner.get("message") or inner.get("detail")
-            code = inner.get("code")
-            return message if isinstance(message, str) else text, code if isinstance(code, str) else None
-    return text, None
