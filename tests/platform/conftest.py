@@ -4,4 +4,5 @@ from support.api_fixtures import (  # noqa: F401  fixtures
     api,
     caller,
     clean_settings,
+    operator,
 )

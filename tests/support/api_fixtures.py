@@ -49,6 +49,13 @@ async def apart_database(apart_settings: Settings) -> AsyncIterator[Database]:
 
 
 @pytest.fixture
+async def operator(api: RunningApi) -> AsyncIterator[Caller]:
+    """A client with an operator key of an organization that nobody else uses."""
+    async with api.caller(role="operator") as operator:
+        yield operator
+
+
+@pytest.fixture
 async def caller(api: RunningApi) -> AsyncIterator[Caller]:
     """A client with an admin key of a project that nobody else uses."""
     async with api.caller() as caller:

@@ -11,7 +11,7 @@ from journeyman.platform.budgets.schemas import ProjectBudget
 from journeyman.platform.events.models import Event
 from journeyman.platform.inference.models import Account
 from journeyman.platform.kit.clock import now
-from journeyman.platform.kit.errors import BudgetExhausted, NotFound
+from journeyman.platform.kit.errors import BudgetExhausted
 from journeyman.platform.kit.ids import new_id
 from journeyman.platform.outbox.models import OutboxEntry
 from journeyman.platform.tasks import lifecycle
@@ -19,7 +19,6 @@ from journeyman.platform.tasks import service as tasks
 from journeyman.platform.tasks.contract import TaskState
 from journeyman.platform.tasks.models import Task
 from journeyman.platform.tasks.schemas import Budget
-from journeyman.platform.tenancy.models import Project
 from support.rows import make_project, make_task
 
 
@@ -33,15 +32,9 @@ async def task(database, project):
     return await make_task(database, project, state="running")
 
 
-async def organization(database, project):
-    async with database.transaction() as session:
-        return (await session.get_one(Project, project)).organization_id
-
-
 async def change(database, project, **limits):
-    owner = await organization(database, project)
     async with database.transaction() as session:
-        return await service.change(session, owner, project, ProjectBudget(**limits))
+        return await service.change(session, project, ProjectBudget(**limits))
 
 
 def facts(level="project", limit="max_tokens", of=100, **more):
@@ -74,11 +67,10 @@ async def test_raising_the_limit_resumes_each_task_once(database, project, task)
     await stop(database, other)
     await stop(database, own, level="task")
     assert (await change(database, project, max_tokens=90)).resumed == 0
-    owner = await organization(database, project)
 
     async def raised():
         async with database.transaction() as session:
-            return (await service.change(session, owner, project, ProjectBudget(max_tokens=200))).resumed
+            return (await service.change(session, project, ProjectBudget(max_tokens=200))).resumed
 
     assert sum(await asyncio.gather(*(raised() for _ in range(4)))) == 2
     for each in (task, other):
@@ -192,10 +184,3 @@ async def test_the_clock_stands_while_the_task_waits(database, project, task):
         with pytest.raises(BudgetExhausted) as caught:
             await service.check(session, await lifecycle.for_step(session, task))
     assert (caught.value.details["level"], caught.value.details["limit"]) == ("project", "max_wall_s")
-
-
-async def test_another_organizations_project_does_not_exist(database, project):
-    stranger = await organization(database, await make_project(database))
-    async with database.transaction() as session:
-        with pytest.raises(NotFound):
-            await service.change(session, stranger, project, ProjectBudget(max_tokens=1))

@@ -29,7 +29,7 @@ async def test_first_start_makes_one_key_whoever_starts(clean_database: Database
             assert await session.scalar(sa.select(sa.func.count()).select_from(model)) == 1
         principal = await service.authenticate(session, secret)
         stored = (await session.scalars(sa.select(ApiKey))).one()
-    assert (principal.role, principal.project_name) == ("admin", "default")
+    assert (principal.role, principal.project_name) == ("operator", "default")
     assert secret not in (stored.hash, stored.name)
 
 
@@ -71,7 +71,7 @@ async def test_renewing_by_command(clean_database: Database, postgres_url: str, 
     assert str(tmp_path / "admin.key") in done.stdout
     assert secret not in done.stdout + done.stderr
     async with clean_database.transaction() as session:
-        assert (await service.authenticate(session, secret)).role == "admin"
+        assert (await service.authenticate(session, secret)).role == "operator"
 
 
 @pytest.mark.parametrize("secret", ["", "jm_", "jm_unknown", "\ud800", "jm_\x00", "x" * 10_000])

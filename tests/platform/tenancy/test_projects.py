@@ -12,24 +12,24 @@ def as_key(key: str) -> dict[str, str]:
     return {"Authorization": f"Bearer {key}"}
 
 
-async def test_a_new_project_is_apart(caller: Caller) -> None:
-    response = await caller.post("/v1/projects", json={"name": "second"})
+async def test_a_new_project_is_apart(operator: Caller) -> None:
+    response = await operator.post("/v1/projects", json={"name": "second"})
     assert response.status_code == 201
     project = response.json()
     key = project["api_key"]["key"]
-    task = await caller.submit()
-    assert (await caller.get(f"/v1/tasks/{task['id']}", headers=as_key(key))).status_code == 404
-    assert (await caller.get("/v1/tasks", headers=as_key(key))).json()["data"] == []
-    assert (await caller.get("/v1/me", headers=as_key(key))).json()["project"]["id"] == project["id"]
-    listed = (await caller.get("/v1/projects")).json()["data"]
-    assert [each["id"] for each in listed] == [caller.project_id, project["id"]]
+    task = await operator.submit()
+    assert (await operator.get(f"/v1/tasks/{task['id']}", headers=as_key(key))).status_code == 404
+    assert (await operator.get("/v1/tasks", headers=as_key(key))).json()["data"] == []
+    assert (await operator.get("/v1/me", headers=as_key(key))).json()["project"]["id"] == project["id"]
+    listed = (await operator.get("/v1/projects")).json()["data"]
+    assert [each["id"] for each in listed] == [operator.project_id, project["id"]]
     assert "api_key" not in listed[1]
 
 
-async def test_projects_of_another_organization_are_not_listed(api: RunningApi, caller: Caller) -> None:
-    async with api.caller() as other:
+async def test_projects_of_another_organization_are_not_listed(api: RunningApi, operator: Caller) -> None:
+    async with api.caller(role="operator") as other:
         listed = (await other.get("/v1/projects")).json()["data"]
-    assert caller.project_id not in [project["id"] for project in listed]
+    assert operator.project_id not in [project["id"] for project in listed]
 
 
 async def test_a_key_is_shown_once_and_dies_at_once(caller: Caller) -> None:
@@ -50,8 +50,6 @@ async def test_members_may_work_but_not_administer(api: RunningApi) -> None:
     async with api.caller(role="member") as member:
         await member.submit()
         for method, path, body in (
-            ("GET", "/v1/projects", None),
-            ("POST", "/v1/projects", {"name": "x"}),
             ("GET", "/v1/api-keys", None),
             ("POST", "/v1/api-keys", {"name": "x", "role": "admin"}),
             ("DELETE", "/v1/api-keys/key_" + "0" * 32, None),
@@ -59,6 +57,30 @@ async def test_members_may_work_but_not_administer(api: RunningApi) -> None:
             response = await member.request(method, path, json=body)
             assert response.status_code == 403, path
             assert response.json()["code"] == "admin_required"
+
+
+async def test_only_an_operator_key_lists_and_creates_projects_and_operator_keys(api: RunningApi) -> None:
+    for role in ("admin", "member"):
+        async with api.caller(role=role) as caller:
+            for method in ("GET", "POST"):
+                response = await caller.request(
+                    method, "/v1/projects", json={"name": "x"} if method == "POST" else None
+                )
+                assert (response.status_code, response.json()["code"]) == (403, "operator_required")
+    async with api.caller() as admin:
+        response = await admin.post("/v1/api-keys", json={"name": "x", "role": "operator"})
+        assert (response.status_code, response.json()["code"]) == (403, "operator_required")
+
+
+async def test_operator_keys_are_out_of_a_project_admins_reach(api: RunningApi, operator: Caller) -> None:
+    mine = (await operator.get("/v1/me")).json()["key"]["id"]
+    async with api.caller(project_id=operator.project_id) as admin:
+        assert mine not in (await admin.get("/v1/api-keys")).text
+        assert (await admin.delete(f"/v1/api-keys/{mine}")).status_code == 404
+    assert (await operator.delete(f"/v1/api-keys/{mine}")).json()["code"] == "last_operator_key"
+    second = (await operator.post("/v1/api-keys", json={"name": "second", "role": "operator"})).json()
+    assert (await operator.get("/v1/projects", headers=as_key(second["key"]))).status_code == 200
+    assert (await operator.delete(f"/v1/api-keys/{mine}", headers=as_key(second["key"]))).status_code == 200
 
 
 async def test_another_projects_key_cannot_be_revoked(api: RunningApi, caller: Caller) -> None:
@@ -84,7 +106,7 @@ async def test_two_admins_who_revoke_each_other_leave_one(api: RunningApi, calle
     ("body", "field"),
     [({}, "name"), ({"name": ""}, "name"), ({"name": "a\x00"}, "name"), ({"name": "x" * 101}, "name")],
 )
-async def test_bad_names(caller: Caller, body: dict[str, str], field: str) -> None:
+async def test_bad_names(operator: Caller, body: dict[str, str], field: str) -> None:
     for path in ("/v1/projects", "/v1/api-keys"):
-        assert fields_of(await caller.post(path, json=body)) == {field}
-    assert fields_of(await caller.post("/v1/api-keys", json={"name": "x", "role": "owner"})) == {"role"}
+        assert fields_of(await operator.post(path, json=body)) == {field}
+    assert fields_of(await operator.post("/v1/api-keys", json={"name": "x", "role": "owner"})) == {"role"}

@@ -49,13 +49,27 @@ PrincipalDep = Annotated[Principal, Depends(get_principal)]
 
 
 def get_admin(principal: PrincipalDep) -> Principal:
-    """Who asks, with an admin key. Raises :class:`Forbidden` for another."""
-    if principal.role != "admin":
+    """Return the principal of a key that administers its project. Raises :class:`Forbidden` for another key."""
+    if not principal.is_admin:
         raise Forbidden("This needs an admin key; the one you sent belongs to a member.", code="admin_required")
     return principal
 
 
 AdminDep = Annotated[Principal, Depends(get_admin)]
+
+
+def get_operator(principal: PrincipalDep) -> Principal:
+    """Return the principal of an operator key. Raises :class:`Forbidden` for a project's own key."""
+    if not principal.is_operator:
+        raise Forbidden(
+            "This needs the operator's key, as it is in admin.key of the data directory; the one you sent belongs to one "
+            "project. If it is lost: python -m journeyman.platform.tenancy new-admin-key",
+            code="operator_required",
+        )
+    return principal
+
+
+OperatorDep = Annotated[Principal, Depends(get_operator)]
 
 
 IdempotencyKeyDep = Annotated[

@@ -13,14 +13,12 @@ from journeyman.platform.events.log import append
 from journeyman.platform.events.types import EventType
 from journeyman.platform.kit.clock import now
 from journeyman.platform.kit.database import Json
-from journeyman.platform.kit.errors import BudgetExhausted, NotFound
-from journeyman.platform.kit.ids import is_id
+from journeyman.platform.kit.errors import BudgetExhausted
 from journeyman.platform.kit.metrics import BUDGET_EXHAUSTED, BUDGET_WARNED, count_after_commit
 from journeyman.platform.kit.names import SIGNAL_RESUME
 from journeyman.platform.outbox import service as outbox
 from journeyman.platform.tasks import lifecycle
 from journeyman.platform.tasks.models import Task
-from journeyman.platform.tenancy import repository as tenancy
 
 _WORDS = {"max_tokens": "tokens", "max_cost_usd": "US dollars", "max_wall_s": "seconds of work", "max_steps": "steps"}
 
@@ -78,19 +76,15 @@ async def exhausted(
         await _resume(session, project_id, task_id)
 
 
-async def change(session: AsyncSession, organization_id: str, project_id: str, changes: ProjectBudget) -> Changed:
-    """Set the limits that ``changes`` names; null takes one away. Tasks that wait for a limit that was raised go on.
-
-    Raises :class:`NotFound` for a project that the organization does not have.
-    """
-    await _known(session, organization_id, project_id)
+async def change(session: AsyncSession, project_id: str, changes: ProjectBudget) -> Changed:
+    """Set the limits that ``changes`` names; null takes one away. Tasks that wait for a limit that was raised go on."""
     project = await repository.lock_project(session, project_id)
     assert project is not None
     given = changes.model_dump(mode="json", exclude_unset=True)
     project.budget = {name: value for name, value in {**project.budget, **given}.items() if value is not None}
     await session.flush()
     resumed = await _resume_waiting(session, project_id, project.budget)
-    return Changed(await standing_of(session, organization_id, project_id), resumed)
+    return Changed(await standing_of(session, project_id), resumed)
 
 
 async def renew(session: AsyncSession) -> int:
@@ -103,9 +97,8 @@ async def renew(session: AsyncSession) -> int:
     return resumed
 
 
-async def standing_of(session: AsyncSession, organization_id: str, project_id: str) -> Standing:
-    """How a project of the organization stands. Raises :class:`NotFound`."""
-    await _known(session, organization_id, project_id)
+async def standing_of(session: AsyncSession, project_id: str) -> Standing:
+    """How an existing project stands."""
     [standing] = await repository.standings(session, project_id, None, now(), always=True)
     return standing
 
@@ -113,11 +106,6 @@ async def standing_of(session: AsyncSession, organization_id: str, project_id: s
 async def standings(session: AsyncSession, project_id: str, task_id: str | None = None) -> list[Standing]:
     """How a task, if one is named, and the project stand."""
     return await repository.standings(session, project_id, task_id, now(), always=True)
-
-
-async def _known(session: AsyncSession, organization_id: str, project_id: str) -> None:
-    if not is_id("project", project_id) or await tenancy.project(session, organization_id, project_id) is None:
-        raise NotFound(f"Your organization has no project {project_id[:80]}.", code="project_not_found")
 
 
 async def _resume_waiting(session: AsyncSession, project_id: str, budget: Json) -> int:

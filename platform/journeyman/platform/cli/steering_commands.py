@@ -69,7 +69,9 @@ def tell(
 @app.command(rich_help_panel=TASKS)
 def budget(
     task: Annotated[str | None, typer.Argument(metavar="[TASK]", help="Of one task; otherwise of the project.")] = None,
-    project: Annotated[str | None, typer.Option("--project", help="Of another project; needs an admin key.")] = None,
+    project: Annotated[
+        str | None, typer.Option("--project", help="Of another project; needs the operator's key.")
+    ] = None,
     tokens: Annotated[str | None, typer.Option("--tokens", help="New limit; none takes it away.")] = None,
     cost: Annotated[str | None, typer.Option("--cost", help="New limit in US dollars.")] = None,
     time: Annotated[str | None, typer.Option("--time", help="New limit of working time, for example 2h.")] = None,

@@ -1,4 +1,4 @@
-"""``python -m journeyman.platform.tenancy new-admin-key``: another admin key, for who has lost all of them.
+"""``python -m journeyman.platform.tenancy new-admin-key``: another operator key, when all of them are lost.
 
 Needs what only the operator has: the database's address and the data directory, from the settings.
 """
@@ -18,7 +18,7 @@ async def _renew() -> None:
         path = await renew_admin_key(database, settings.data_dir)
     finally:
         await database.close()
-    sys.stdout.write(f"A new admin key is in {path}\n")
+    sys.stdout.write(f"A new operator key is in {path}\n")
 
 
 if __name__ == "__main__":

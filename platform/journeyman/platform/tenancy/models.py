@@ -36,7 +36,7 @@ class ApiKey(Base):
     project_id: Mapped[str] = mapped_column(sa.ForeignKey("projects.id"), index=True)
     name: Mapped[str]
     role: Mapped[str]
-    """``admin`` or ``member``."""
+    """``operator``, ``admin`` or ``member``."""
     hash: Mapped[str] = mapped_column(unique=True)
     created_at: Mapped[datetime] = mapped_column(server_default=sa.func.now())
     revoked_at: Mapped[datetime | None]

@@ -54,30 +54,33 @@ async def key_by_hash(session: AsyncSession, digest: str) -> tuple[ApiKey, Proje
     return None if row is None else (row[0], row[1])
 
 
-async def keys_of(session: AsyncSession, project_id: str) -> Sequence[ApiKey]:
+def _keys_of(project_id: str, *, operators: bool) -> sa.Select[ApiKey]:
+    """The keys of a project, operator keys among them only when asked for."""
+    found = sa.select(ApiKey).where(ApiKey.project_id == project_id)
+    return found if operators else found.where(ApiKey.role != "operator")
+
+
+async def keys_of(session: AsyncSession, project_id: str, *, operators: bool) -> Sequence[ApiKey]:
     """Newest first, revoked ones too."""
-    rows = await session.scalars(
-        sa.select(ApiKey).where(ApiKey.project_id == project_id).order_by(ApiKey.created_at.desc(), ApiKey.id.desc())
-    )
+    found = _keys_of(project_id, operators=operators)
+    rows = await session.scalars(found.order_by(ApiKey.created_at.desc(), ApiKey.id.desc()))
     return rows.all()
 
 
-async def lock_admin_keys(session: AsyncSession, project_id: str) -> list[str]:
-    """Ids of the project's live admin keys, locked: of two that revoke each other, one stays."""
-    rows = await session.scalars(
-        sa.select(ApiKey.id)
-        .where(ApiKey.project_id == project_id, ApiKey.role == "admin", ApiKey.revoked_at.is_(None))
+async def lock_admin_keys(session: AsyncSession, project_id: str) -> dict[str, str]:
+    """The project's live keys that administer it, by id with their role, locked: of two that revoke each other, one stays."""
+    rows = await session.execute(
+        sa.select(ApiKey.id, ApiKey.role)
+        .where(ApiKey.project_id == project_id, ApiKey.role.in_(["operator", "admin"]), ApiKey.revoked_at.is_(None))
         .order_by(ApiKey.id)
         .with_for_update()
     )
-    return list(rows)
+    return {row.id: row.role for row in rows}
 
 
-async def revoke_key(session: AsyncSession, project_id: str, key_id: str) -> ApiKey | None:
-    """Revoke it unless it is already; None when the project has no such key."""
-    key = await session.scalar(
-        sa.select(ApiKey).where(ApiKey.id == key_id, ApiKey.project_id == project_id).with_for_update()
-    )
+async def revoke_key(session: AsyncSession, project_id: str, key_id: str, *, operators: bool) -> ApiKey | None:
+    """Revoke it unless it is already; None when the project has no such key, or ``operators`` does not include it."""
+    key = await session.scalar(_keys_of(project_id, operators=operators).where(ApiKey.id == key_id).with_for_update())
     if key is not None and key.revoked_at is None:
         key.revoked_at = now()
         await session.flush()
