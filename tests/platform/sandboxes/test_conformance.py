@@ -4,6 +4,7 @@ import asyncio
 import hashlib
 import time
 import uuid
+from pathlib import Path
 
 import pytest
 
@@ -15,7 +16,14 @@ from journeyman.platform.sandboxes.errors import (
     SearchRefused,
     TooManyCommands,
 )
-from journeyman.platform.sandboxes.port import ExecRequest, Sandbox, SandboxDriver, SandboxSpec, TreeEntry
+from journeyman.platform.sandboxes.port import (
+    EGRESS_SOCKET,
+    ExecRequest,
+    Sandbox,
+    SandboxDriver,
+    SandboxSpec,
+    TreeEntry,
+)
 from support.sandboxes import SMALL, python, shell
 from support.waiting import until
 
@@ -90,21 +98,73 @@ class TestLease:
         with pytest.raises(InvalidInput):
             await driver.lease(SandboxSpec(sandbox_id))
 
-    async def test_network_of_the_host_only_when_asked(self, driver: SandboxDriver):
-        wanted = spec(network="host")
-        sandbox = await driver.lease(wanted)
-        server = await asyncio.start_server(lambda _reader, writer: writer.close(), "127.0.0.1", 0)
-        port = server.sockets[0].getsockname()[1]
-        connect = f"import socket\nsocket.create_connection(('127.0.0.1', {port}), 5)\nprint(len(open('/etc/hosts').read()))\n"
-        assert (await python(sandbox, connect)).exit_code == 0
-        server.close()
-        await driver.release(wanted.sandbox_id)
+    async def test_a_way_out_is_one_socket_and_no_network(self, driver: SandboxDriver, tmp_path: Path):
+        path = tmp_path / "egress.sock"
+
+        def greet(_reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            writer.write(b"hello")
+            writer.close()
+
+        async with await asyncio.start_unix_server(greet, path) as server:
+            path.chmod(0o666)
+            wanted = spec(egress=path)
+            sandbox = await driver.lease(wanted)
+            connect = f"import socket\nway = socket.socket(socket.AF_UNIX)\nway.connect({EGRESS_SOCKET!r})\nprint(way.recv(9))\n"
+            assert (await python(sandbox, connect)).output == b"b'hello'\n"
+            assert (await shell(sandbox, "grep -c : /proc/net/dev; ls /sys 2>&1 | wc -l")).output.split()[0] == b"1"
+            assert (await shell(sandbox, f"rm {EGRESS_SOCKET} || chmod 0 {EGRESS_SOCKET}")).exit_code != 0
+            await driver.release(wanted.sandbox_id)
+            server.close()
+        plain = await driver.lease(spec())
+        assert (await shell(plain, f"test -e {EGRESS_SOCKET}")).exit_code == 1
+        await driver.release(plain.id)
 
     async def test_refuses_unknown_toolset_and_senseless_limits(self, driver: SandboxDriver):
         with pytest.raises(InvalidInput, match="toolset"):
             await driver.lease(spec(toolset="cobol"))
         with pytest.raises(InvalidInput, match="lease_s"):
             await driver.lease(spec(lease_s=0))
+
+
+class TestOwnPrograms:
+    """Programs of the platform's own: no shell reads their words, and nothing of the task's variables reaches them."""
+
+    async def test_words_are_not_read_by_a_shell(self, sandbox: Sandbox):
+        words = ["printf", "%s|", "$(id)", "a b", "*", "", "'"]
+        assert (await sandbox.run(ExecRequest("own_words", words))).output == b"$(id)|a b|*||'|"
+
+    async def test_variables_of_the_task_are_for_its_own_commands(self, driver: SandboxDriver):
+        hostile = {
+            "BASH_ENV": "/workspace/start",
+            "LD_PRELOAD": "/workspace/none.so",
+            "PATH": "/workspace:/usr/bin:/bin",
+            "GIT_DIR": "/workspace/x",
+            "PYTHONHOME": "/workspace",
+            "HOME": "/workspace",
+            "https_proxy": "http://127.0.0.1:1",
+        }
+        wanted = spec(env=hostile)
+        sandbox = await driver.lease(wanted)
+        await sandbox.write_file("/workspace/start", b"echo started; ")
+        await sandbox.write_file("/workspace/env", b"#!/bin/sh\necho planted\n", 0o755)
+        await sandbox.write_file("/home/agent/.local/bin/env", b"#!/bin/sh\necho planted\n", 0o755)
+        assert b"started" in (await shell(sandbox, "true")).output, "the task's own command has its variables"
+        own = await sandbox.run(ExecRequest("own_env", ["env"], env={"ONLY": "this"}))
+        names = dict(line.split("=", 1) for line in own.output.decode().splitlines())
+        assert names.keys() >= {"PATH", "HOME", "LANG", "ONLY"}
+        assert names["HOME"] == "/home/agent"
+        assert "/workspace" not in names["PATH"]
+        assert not names.keys() & (hostile.keys() - {"PATH", "HOME"})
+        bash = await sandbox.run(ExecRequest("own_bash", ["bash", "-c", "echo quiet"]))
+        assert bash.output == b"quiet\n"
+        await driver.release(wanted.sandbox_id)
+
+    async def test_one_that_is_missing(self, sandbox: Sandbox):
+        result = await sandbox.run(ExecRequest("own_missing", ["no-such-program"]))
+        assert result.exit_code == 126
+        assert b"No such file" in result.output
+        with pytest.raises(InvalidInput):
+            await sandbox.run(ExecRequest("own_nothing", []))
 
 
 class TestRun:

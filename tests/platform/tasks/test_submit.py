@@ -233,7 +233,7 @@ async def test_an_upload_of_another_project_is_unknown(api: RunningApi, caller: 
 
 
 async def test_http_and_private_hosts_where_the_operator_allows_them(clean_settings: Settings, tmp_path: Path) -> None:
-    settings = api_settings(clean_settings, tmp_path, git_allow_private_addresses=True)
+    settings = api_settings(clean_settings, tmp_path, git_allow_own_machine=True)
     async with running(settings) as api, api.caller() as caller:
         await caller.submit(workspace={"source": "git", "url": "http://127.0.0.1:8080/r.git"})
         response = await caller.post(

@@ -1,22 +1,23 @@
 """From a task's environment to the spec of its sandboxes."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
-from journeyman.platform.sandboxes.port import MIB, ExecRequest, Limits, Network, Sandbox, SandboxSpec
+from journeyman.platform.sandboxes.port import MIB, ExecRequest, Limits, Sandbox, SandboxSpec
 
 LEASE_S = 1800.0
 """Seconds a sandbox lives without being used: a task that pauses longer gets a new one, made from its snapshot."""
 
 
-def sandbox_spec(sandbox_id: str, environment: Mapping[str, Any], *, network: Network = "none") -> SandboxSpec:
+def sandbox_spec(sandbox_id: str, environment: Mapping[str, Any]) -> SandboxSpec:
     """The spec for one sandbox of a task with this ``environment`` (as stored with the task)."""
     resources = environment.get("resources") or {}
     defaults = Limits()
     return SandboxSpec(
         sandbox_id=sandbox_id,
         env=dict(environment.get("env") or {}),
-        network=network,
         toolset=str(environment.get("toolset") or "python"),
         lease_s=LEASE_S,
         limits=Limits(
@@ -54,15 +55,25 @@ class TaskFurnishing:
 
 
 class BareFurnishing:
-    """A sandbox without the task's setup: for preparation, which judges the setup, and for fetching sources."""
+    """A sandbox without the task's setup: for preparation, which judges the setup."""
 
-    def __init__(self, environment: Mapping[str, Any], *, network: Network = "none") -> None:
+    def __init__(self, environment: Mapping[str, Any]) -> None:
         self._environment = environment
-        self._network: Network = network
 
     def spec(self, sandbox_id: str) -> SandboxSpec:
-        return sandbox_spec(sandbox_id, self._environment, network=self._network)
+        return sandbox_spec(sandbox_id, self._environment)
 
     async def furnish(self, sandbox: Sandbox) -> bool:
         del sandbox
         return False
+
+
+class FetchFurnishing(BareFurnishing):
+    """A sandbox that fetches a workspace: the task's resources, none of its variables, and one way out."""
+
+    def __init__(self, environment: Mapping[str, Any], egress: Path) -> None:
+        super().__init__({**environment, "env": {}})
+        self._egress = egress
+
+    def spec(self, sandbox_id: str) -> SandboxSpec:
+        return replace(super().spec(sandbox_id), egress=self._egress)

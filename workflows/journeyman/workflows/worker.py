@@ -13,6 +13,7 @@ from temporalio.worker import UnsandboxedWorkflowRunner, Worker
 from temporalio.worker.workflow_sandbox import SandboxedWorkflowRunner, SandboxRestrictions
 
 from journeyman.platform.checkpoints.snapshots import SnapshotStore
+from journeyman.platform.egress.addresses import AddressPolicy
 from journeyman.platform.inference.client import OpenAIModelEngine
 from journeyman.platform.inference.port import ModelEngine
 from journeyman.platform.kit import telemetry
@@ -72,7 +73,7 @@ class Resources:
     memory: MemoryService
     model_idle_timeout_s: float
     window: ContextWindow
-    allow_private_git: bool
+    git_addresses: AddressPolicy
 
 
 @asynccontextmanager
@@ -97,7 +98,7 @@ async def open_resources(settings: Settings) -> AsyncIterator[Resources]:
             memory=memory_service(settings, database, stack),
             model_idle_timeout_s=settings.model_timeout_s,
             window=ContextWindow(settings.model_context_tokens, settings.model_max_output_tokens),
-            allow_private_git=settings.git_allow_private_addresses,
+            git_addresses=AddressPolicy.for_git(settings),
         )
 
 
@@ -109,9 +110,7 @@ def activities_by_queue(resources: Resources) -> dict[Queue, list[Callable[..., 
     lifecycle = LifecycleActivities(resources.database, leases)
     branching = BranchingActivities(resources.database, leases)
     conversation = ConversationActivities(resources.database, snapshots, resources.memory)
-    preparation = PreparationActivities(
-        resources.database, leases, snapshots, allow_private_addresses=resources.allow_private_git
-    )
+    preparation = PreparationActivities(resources.database, leases, snapshots, addresses=resources.git_addresses)
     models = ModelActivities(
         resources.database, resources.engine, idle_timeout_s=resources.model_idle_timeout_s, window=resources.window
     )

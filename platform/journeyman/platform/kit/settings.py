@@ -74,7 +74,9 @@ class Settings(BaseSettings):
     sandbox_allow_unenforced_limits: bool = False
     """Run although this machine cannot enforce every limit (``journeyman status`` lists which)."""
     git_allow_private_addresses: bool = False
-    """Let tasks clone from hosts that resolve to loopback or private addresses."""
+    """Let tasks clone from hosts in private networks, by plain ``http`` too. Link-local and metadata addresses stay refused."""
+    git_allow_own_machine: bool = False
+    """Let tasks clone from loopback and this machine's own addresses too: for trials, never where others submit tasks."""
 
     worker_roles: str = "orchestration,models,sandboxes"
     """Queues that a worker polls, separated by commas."""

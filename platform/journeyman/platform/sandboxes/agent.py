@@ -640,6 +640,7 @@ class Agent:
         self.token: str = config["token"]
         self.config = config
         self.env: dict[str, str] = config["env"]
+        self.basic_env: dict[str, str] = config["basic_env"]
         self.memory_bytes = int(config["memory_bytes"])
         self.pids = int(config["pids"])
         self.lease_end = time.monotonic() + float(config["lease_s"])
@@ -1258,15 +1259,17 @@ class Agent:
     def start_command(self, exec_id: str, header: dict[str, Any], stdin: bytes) -> Exec:
         if len(self.by_pid) >= MAX_RUNNING:
             raise OpError("too_many_commands", f"{MAX_RUNNING} commands are running in this sandbox already")
-        cwd, text = str(header["cwd"]), str(header["command"])
+        cwd, wanted = str(header["cwd"]), header["command"]
         if not os.path.isdir(cwd):
             raise OpError("file_not_found", f"the working directory {cwd} does not exist")
-        env = {**self.env, **header["env"], MARKER: exec_id, "PWD": cwd}
-        shell = self.shell
+        own = isinstance(wanted, list)  # a program of the platform's: no shell, nothing of the task's environment
+        env = {**(self.basic_env if own else self.env), **header["env"], MARKER: exec_id, "PWD": cwd}
+        program = wanted[0] if own else self.shell
+        argv = wanted if own else [program.rpartition("/")[2], "-c", wanted]
 
         def body() -> None:
             os.chdir(cwd)
-            os.execve(shell, [shell.rpartition("/")[2], "-c", text], env)  # noqa: S606  it is one
+            os.execvpe(program, argv, env)  # noqa: S606  it is one, or none is wanted
 
         command = Exec(exec_id, int(header["output_limit"]))
         command.oom_mark = self.oom_kills()

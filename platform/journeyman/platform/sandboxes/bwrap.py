@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from journeyman.platform.sandboxes.errors import SandboxUnavailable
-from journeyman.platform.sandboxes.port import HOME
+from journeyman.platform.sandboxes.port import EGRESS_SOCKET, HOME
 
 INNER_UID = 1000
 TOOLSET_BIN = "/run/toolset/bin"
@@ -123,15 +123,13 @@ def _bind(source: str, target: str) -> Iterator[str]:
     yield from ("--ro-bind", source, target)
 
 
-def arguments(machine: Machine, *, network: bool, info_fd: int) -> list[str]:
+def arguments(machine: Machine, *, info_fd: int, egress: Path | None = None) -> list[str]:
     """The command line up to the agent's own. The agent still has privileges inside, and gives them up itself.
 
     Run by root, bubblewrap needs no user namespace; the agent enters one later, under an unprivileged uid. Run by an
     ordinary user, the namespace of bubblewrap owns the mounts, and the agent enters a second one that owns nothing.
     """
-    argv = [machine.bwrap, "--unshare-pid", "--unshare-ipc", "--unshare-uts", "--unshare-cgroup-try"]
-    if not network:
-        argv.append("--unshare-net")
+    argv = [machine.bwrap, "--unshare-pid", "--unshare-ipc", "--unshare-uts", "--unshare-cgroup-try", "--unshare-net"]
     if not machine.privileged:
         argv += ["--unshare-user", "--uid", "0", "--gid", "0"]
     argv += ["--as-pid-1", "--new-session", "--clearenv", "--cap-add", "ALL", "--hostname", "sandbox"]
@@ -143,10 +141,7 @@ def arguments(machine: Machine, *, network: bool, info_fd: int) -> list[str]:
             argv += ["--ro-bind", path, path]
     argv += ["--perms", "0755", "--dir", "/etc"]
     for name in _FILES:
-        source = str(machine.etc / name)
-        if network and name == "resolv.conf":
-            source = str(Path("/etc/resolv.conf").resolve())
-        argv += ["--ro-bind", source, f"/etc/{name}"]
+        argv += ["--ro-bind", str(machine.etc / name), f"/etc/{name}"]
     for name in _ETC:
         if Path("/etc", name).exists():
             argv += _bind(f"/etc/{name}", f"/etc/{name}")
@@ -161,6 +156,8 @@ def arguments(machine: Machine, *, network: bool, info_fd: int) -> list[str]:
     argv += ["--perms", "0755", "--dir", "/run", *_parents(f"{TOOLSET_BIN}/python3")]
     for name in ("python", "python3"):
         argv += ["--symlink", python, f"{TOOLSET_BIN}/{name}"]
+    if egress is not None:
+        argv += ["--ro-bind", str(egress), EGRESS_SOCKET]
     argv += ["--ro-bind", str(machine.agent), "/run/agent.pyc", "--proc", "/proc", "--dev", "/dev"]
     for path in ("/scratch", "/workspace", "/artifacts", "/tmp"):  # noqa: S108  a private one
         argv += ["--perms", "0755", "--dir", path]
@@ -168,9 +165,10 @@ def arguments(machine: Machine, *, network: bool, info_fd: int) -> list[str]:
     return [*argv, python, "-I", "-S", "-X", "utf8", "/run/agent.pyc"]
 
 
-def path_variable() -> str:
-    """``PATH`` of commands: the toolset, then the interpreter's own scripts, then the system."""
-    return f"{TOOLSET_BIN}:{HOME}/.local/bin:{Path(sys.base_prefix).resolve()}/bin:/usr/local/bin:/usr/bin:/bin"
+def path_variable(*, home: bool) -> str:
+    """``PATH``: the toolset, the home directory's programs (for the task's commands alone), the interpreter's, the system's."""
+    own = [f"{HOME}/.local/bin"] if home else []
+    return ":".join([TOOLSET_BIN, *own, f"{Path(sys.base_prefix).resolve()}/bin", "/usr/local/bin:/usr/bin:/bin"])
 
 
 def explain(complaint: str) -> SandboxUnavailable:

@@ -32,6 +32,16 @@ _MIN_DISK = 1024 * 1024
 _MONITORS: list[subprocess.Popen[bytes]] = []
 """Started by this process and not yet seen to end. Of the process, since sandboxes outlive the driver that leased them."""
 _MONITORS_LOCK = threading.Lock()
+_BASIC_ENVIRONMENT = {
+    "PATH": bwrap.path_variable(home=False),
+    "HOME": HOME,
+    "USER": "agent",
+    "LOGNAME": "agent",
+    "SHELL": "/bin/bash",
+    "LANG": "C.UTF-8",
+    "TERM": "dumb",
+    "TMPDIR": "/tmp",  # noqa: S108  a private one
+}
 _JOIN = 'while [ "$1" != -- ]; do echo $$ > "$1" || exit 97; shift; done; shift; exec "$@"'
 
 
@@ -187,7 +197,8 @@ class LocalSandboxDriver:
                     "outer_uid": uid if machine.privileged else 0,
                     "inner_uid": bwrap.INNER_UID,
                     "home": HOME,
-                    "env": self._environment(spec),
+                    "basic_env": _BASIC_ENVIRONMENT,
+                    "env": {**_BASIC_ENVIRONMENT, "PATH": bwrap.path_variable(home=True), **spec.env},
                     "lease_s": spec.lease_s,
                     "memory_bytes": spec.limits.memory_bytes,
                     "pids": spec.limits.pids,
@@ -199,7 +210,7 @@ class LocalSandboxDriver:
                     "command_nice": 0 if machine.privileged else 5,
                     "seccomp": build_filter(deny_unaccounted_memory=group is None or group.oom_file is None).hex(),
                 }
-                argv = bwrap.arguments(machine, network=spec.network == "host", info_fd=info_write)
+                argv = bwrap.arguments(machine, info_fd=info_write, egress=spec.egress)
                 joins = group.joins if group else []
                 child = subprocess.Popen(
                     ["/bin/sh", "-c", _JOIN, "sh", *joins, "--", *argv],
@@ -257,20 +268,6 @@ class LocalSandboxDriver:
             for handle in handles:
                 os.close(handle)
         return record
-
-    @staticmethod
-    def _environment(spec: SandboxSpec) -> dict[str, str]:
-        return {
-            "PATH": bwrap.path_variable(),
-            "HOME": HOME,
-            "USER": "agent",
-            "LOGNAME": "agent",
-            "SHELL": "/bin/bash",
-            "LANG": "C.UTF-8",
-            "TERM": "dumb",
-            "TMPDIR": "/tmp",  # noqa: S108  a private one
-            **spec.env,
-        }
 
     def _choose_uid(self, machine: bwrap.Machine, sandbox_id: str) -> int:
         """A uid that owns nothing on this machine, and that no other sandbox has."""

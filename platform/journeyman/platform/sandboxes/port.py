@@ -9,6 +9,7 @@ Paths are absolute paths inside the sandbox, as ``str`` with ``surrogateescape``
 
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Literal, Protocol
 
 MIB = 1024 * 1024
@@ -19,7 +20,8 @@ HOME = "/home/agent"
 SNAPSHOT_ROOTS = ("workspace", "artifacts")
 """Top-level directories that a snapshot holds; a snapshot's paths begin with one of them, without a leading slash."""
 
-Network = Literal["none", "host"]
+EGRESS_SOCKET = "/run/egress.sock"
+"""Where a sandbox with a way out finds it."""
 
 OutputCallback = Callable[[int, bytes], None]
 """Called with the offset of the bytes in the command's whole output, and the bytes (at most 32 KiB)."""
@@ -42,11 +44,15 @@ class Limits:
 
 @dataclass(frozen=True, slots=True)
 class SandboxSpec:
-    """What to lease. ``network="host"`` is for the platform's own fetching of sources, never for an agent's commands."""
+    """What to lease. A sandbox has no network but its own loopback, ever.
+
+    ``env`` is for the task's own commands; programs of the platform never get it. ``egress`` is the Unix socket of an
+    egress proxy (:mod:`journeyman.platform.egress.proxy`) on the driver's machine, shown inside as ``EGRESS_SOCKET``.
+    """
 
     sandbox_id: str
     env: Mapping[str, str] = field(default_factory=dict)
-    network: Network = "none"
+    egress: Path | None = None
     limits: Limits = field(default_factory=Limits)
     toolset: str = "python"
     lease_s: float = 3600.0
@@ -54,14 +60,17 @@ class SandboxSpec:
 
 @dataclass(frozen=True, slots=True)
 class ExecRequest:
-    """A command for ``bash -c`` (``sh -c`` where there is no bash).
+    """A command for ``bash -c`` (``sh -c`` where there is no bash), or a program of the platform's own.
+
+    A command that is a sequence is a program with its arguments, looked up on the platform's ``PATH`` and run without a
+    shell: with the sandbox's basic variables and ``env``, and nothing of the spec's ``env``.
 
     ``timeout_s`` bounds a foreground command; a background one runs until it is killed or the sandbox ends. With
     ``end_leftovers``, processes that a foreground command leaves behind are ended with it, a second after it.
     """
 
     exec_id: str
-    command: str
+    command: str | Sequence[str]
     cwd: str = WORKSPACE
     env: Mapping[str, str] = field(default_factory=dict)
     timeout_s: float = 120.0

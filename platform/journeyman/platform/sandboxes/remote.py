@@ -77,7 +77,7 @@ class AgentSandbox:
             timeout_s=patience,
             more=first[1],
             exec_id=request.exec_id,
-            command=request.command,
+            command=request.command if isinstance(request.command, str) else list(request.command),
             cwd=request.cwd,
             env=dict(request.env),
             limit_s=request.timeout_s,
@@ -250,11 +250,14 @@ _PING_EVERY_S: Final = 5.0
 def _check(request: ExecRequest) -> None:
     if not _EXEC_ID.fullmatch(request.exec_id):
         raise InvalidInput(f"exec_id must match {_EXEC_ID.pattern}, not {request.exec_id!r}")
-    if "\0" in request.command or any("\0" in text for pair in request.env.items() for text in pair):
+    words = [request.command] if isinstance(request.command, str) else list(request.command)
+    if not words:
+        raise InvalidInput("a command names no program")
+    if any("\0" in word for word in words) or any("\0" in text for pair in request.env.items() for text in pair):
         raise InvalidInput("a command and its environment cannot hold NUL bytes")
     if any(not name or "=" in name for name in request.env):
         raise InvalidInput("names of environment variables cannot be empty or hold '='")
-    if len(request.command.encode("utf-8", "surrogateescape")) > 128 * 1024 - 1:
+    if any(len(word.encode("utf-8", "surrogateescape")) > 128 * 1024 - 1 for word in words):
         raise InvalidInput("a command can be 131,071 bytes long at most; write longer ones to a file and run that")
     if request.timeout_s <= 0:
         raise InvalidInput(f"timeout_s must be positive, not {request.timeout_s}")

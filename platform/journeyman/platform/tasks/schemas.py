@@ -1,6 +1,5 @@
 """Tasks as the API takes them and shows them."""
 
-import ipaddress
 import re
 from datetime import datetime
 from typing import Annotated, Any, Final, Literal
@@ -171,17 +170,6 @@ class SubmitTask(Input):
         dict[Annotated[Line, Field(min_length=1, max_length=64)], Annotated[PlainText, Field(max_length=512)]],
         Field(max_length=32),
     ] = {}
-
-
-def literal_private_host(url: str) -> bool:
-    """Whether the URL's host is spelt as a loopback, private or otherwise not public address."""
-    host = (urlsplit(url).hostname or "").rstrip(".").lower()
-    if host == "localhost" or host.endswith(".localhost"):
-        return True
-    try:
-        return not ipaddress.ip_address(host).is_global
-    except ValueError:
-        return False
 
 
 class TaskSummary(BaseModel):

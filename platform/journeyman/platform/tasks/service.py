@@ -10,6 +10,8 @@ from journeyman.platform.api.fields import refuse
 from journeyman.platform.api.pagination import Position, decode_cursor, page_of
 from journeyman.platform.approvals.schemas import normalised
 from journeyman.platform.approvals.withdrawal import withdraw
+from journeyman.platform.egress.addresses import AddressPolicy
+from journeyman.platform.egress.destinations import refusal_of_literal
 from journeyman.platform.events.log import append
 from journeyman.platform.events.types import EventType
 from journeyman.platform.idempotency import service as idempotency
@@ -31,7 +33,6 @@ from journeyman.platform.tasks.schemas import (
     GitWorkspace,
     SubmitTask,
     TaskFilter,
-    literal_private_host,
 )
 from journeyman.platform.uploads import repository as uploads
 
@@ -96,11 +97,13 @@ class TaskService:
                 snapshot = await uploads.snapshot_of(session, submission.project_id, workspace.upload_id)
             if snapshot is None:
                 raise refuse("workspace.upload_id", f"this project has no upload {workspace.upload_id}.")
-        if isinstance(workspace, GitWorkspace) and not self._settings.git_allow_private_addresses:
-            if workspace.url.lower().startswith("http://"):
+        if isinstance(workspace, GitWorkspace):
+            policy = AddressPolicy.for_git(self._settings)
+            if policy.public_only and workspace.url.lower().startswith("http://"):
                 raise refuse("workspace.url", "must begin with https://; plain http could be changed on its way.")
-            if literal_private_host(workspace.url):
-                raise refuse("workspace.url", "names an address that is not public.")
+            refusal = refusal_of_literal(workspace.url, policy)
+            if refusal is not None:
+                raise refuse("workspace.url", f"names {refusal}.")
 
 
 def check_engine(settings: Settings, catalog: ReplayCatalog, instruction: str) -> None:

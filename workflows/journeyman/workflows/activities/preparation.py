@@ -10,6 +10,9 @@ from temporalio import activity
 from journeyman.agents.output import cut_text, readable
 from journeyman.platform.checkpoints import repository as checkpoints
 from journeyman.platform.checkpoints.snapshots import Snapshot, SnapshotStore
+from journeyman.platform.egress.addresses import AddressPolicy
+from journeyman.platform.egress.destinations import DestinationRefused, Resolver, resolve, resolve_host
+from journeyman.platform.egress.proxy import EgressLimits, egress_proxy
 from journeyman.platform.events.log import append
 from journeyman.platform.events.types import EventType
 from journeyman.platform.kit.database import Database
@@ -19,13 +22,12 @@ from journeyman.platform.sandboxes.port import ExecRequest, ExecResult, Sandbox
 from journeyman.platform.tasks.lifecycle import lock_task
 from journeyman.platform.tasks.models import Task
 from journeyman.platform.uploads import repository as uploads
-from journeyman.workflows.environment import SETUP_TIMEOUT_S, BareFurnishing
+from journeyman.workflows.environment import SETUP_TIMEOUT_S, BareFurnishing, FetchFurnishing, sandbox_spec
 from journeyman.workflows.heartbeat import beating
-from journeyman.workflows.source import CLONE, clone_environment, resolve_public
+from journeyman.workflows.source import FetchFailed, GitFetch
 from journeyman.workflows.types import Prepared, TaskRef
 
 CHECK_TIMEOUT_S: Final = 60.0
-CLONE_TIMEOUT_S: Final = 900.0
 MIN_FREE_DISK_MB: Final = 16
 REPORT_LIMIT: Final = 4000
 
@@ -51,12 +53,19 @@ class _Report:
 
 class PreparationActivities:
     def __init__(
-        self, database: Database, leases: Leases, snapshots: SnapshotStore, *, allow_private_addresses: bool
+        self,
+        database: Database,
+        leases: Leases,
+        snapshots: SnapshotStore,
+        *,
+        addresses: AddressPolicy,
+        resolver: Resolver = resolve_host,
     ) -> None:
         self._database = database
         self._leases = leases
         self._snapshots = snapshots
-        self._allow_private_addresses = allow_private_addresses
+        self._addresses = addresses
+        self._resolver = resolver
 
     @activity.defn
     @beating
@@ -94,28 +103,23 @@ class PreparationActivities:
                 return None
 
     async def _clone(self, task: Task, url: str, ref: str | None, report: _Report) -> str | None:
-        """Clone inside a sandbox of its own, the only one with a network: a hostile repository meets git there alone."""
-        problem = await resolve_public(url, allow_private=self._allow_private_addresses)
-        if problem is not None:
-            report.problems.append(problem)
-            return None
+        """Clone in a sandbox of its own, whose only way out leads to the one address that was checked."""
         claim = Claim(task.project_id, task.id, "fetch")
-        sandbox = (await self._leases.acquire(claim, None, BareFurnishing(task.environment, network="host"))).sandbox
-        result = await sandbox.run(
-            ExecRequest(
-                derived_id("command", task.id, "clone"),
-                CLONE,
-                env=clone_environment(url, ref),
-                timeout_s=CLONE_TIMEOUT_S,
-            )
-        )
-        snapshot = None
-        if result.exit_code == 0:
-            snapshot = (await self._snapshots.capture(sandbox, task.project_id, None)).digest
-        else:
-            report.failed(f"git clone of {url}", result)
+        # An earlier try's sandbox leads to a proxy that ended with that try.
         await self._leases.release(claim)
-        return snapshot
+        try:
+            destination = await resolve(url, self._addresses, resolver=self._resolver)
+            limits = EgressLimits(received_bytes=sandbox_spec("", task.environment).limits.disk_bytes)
+            async with egress_proxy(destination, limits) as (socket, proxy):
+                held = await self._leases.acquire(claim, None, FetchFurnishing(task.environment, socket))
+                try:
+                    await GitFetch(held.sandbox, url, destination, proxy).fetch(ref)
+                    return (await self._snapshots.capture(held.sandbox, task.project_id, None)).digest
+                finally:
+                    await self._leases.release(claim)
+        except (DestinationRefused, FetchFailed) as refusal:
+            report.problems.append(refusal.message)
+            return None
 
     async def _check(self, sandbox: Sandbox, task: Task, report: _Report) -> None:
         environment = task.environment
