@@ -143,7 +143,7 @@ async def test_a_worker_that_upgrades_takes_all_tasks_along(client: Client) -> N
         with pytest.raises(NotFound):
             await deployments.move(client)
     async with worker(client, "two", new=True):
-        keeping = asyncio.create_task(WorkerVersion("two", "auto_upgrade").keep(client))
+        keeping = asyncio.create_task(WorkerVersion("two", "auto_upgrade").begin(client))
         await until(lambda: new_run_child(client, handle))
         await let_go(client, handle)
         await handle.signal("note", 1)
@@ -154,7 +154,7 @@ async def test_a_worker_that_upgrades_takes_all_tasks_along(client: Client) -> N
         begun = await start(client)
         run_id = (await begun.describe()).run_id
         await version_of(client, "two", 1)
-        await WorkerVersion("two", "auto_upgrade").keep(client)
+        await WorkerVersion("two", "auto_upgrade").begin(client)
         assert (await begun.describe()).run_id == run_id
 
 

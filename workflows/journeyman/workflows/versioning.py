@@ -18,7 +18,8 @@ from journeyman.workflows.fingerprint import fingerprint
 
 logger = logging.getLogger(__name__)
 
-CHECK_EVERY_S: Final = 60.0
+CHECK_EVERY_S: Final = 15.0
+"""Temporal may have lost all that it knew, the current version included."""
 AGAIN_S: Final = 1.0
 
 
@@ -46,35 +47,34 @@ class WorkerVersion:
 
     async def keep(self, client: Client) -> None:
         """See to the version for as long as the worker runs, as ``Settings.worker_versioning`` says."""
-        await (_upgrade if self.versioning == "auto_upgrade" else _pin)(client, self.build_id)
+        await self.begin(client)
+        while True:
+            if self.versioning == "pinned":
+                await _until_done(lambda: _report(client))
+            await asyncio.sleep(CHECK_EVERY_S)
+            await _until_done(lambda: self._begin_without_one(client))
+
+    async def begin(self, client: Client) -> None:
+        """Make this the version of all tasks (``auto_upgrade``), or the first one where there is none (``pinned``)."""
+        if self.versioning == "auto_upgrade":
+            await _until_done(lambda: _upgrade(client, self.build_id))
+        else:
+            await _until_done(lambda: self._begin_without_one(client))
+
+    async def _begin_without_one(self, client: Client) -> None:
+        if await deployments.current_version(client) is None:
+            await deployments.make_current(client, self.build_id, unseen=True)
 
 
 async def _upgrade(client: Client, build_id: str) -> None:
     """Make this the version of all tasks, those that run among them."""
-
-    async def upgrade() -> None:
-        before = await deployments.current_version(client)
-        await deployments.make_current(client, build_id, unseen=True)
-        for version in await deployments.versions(client):
-            # Without a change of versions, those that no worker has touched yet are simply new.
-            if version.tasks and not version.current and (before != build_id or version.build_id != UNVERSIONED):
-                moved = await deployments.move(client, away_from=version.build_id)
-                logger.info("%d tasks moved from version %s to %s", moved, version.build_id, build_id)
-
-    await _until_done(upgrade)
-
-
-async def _pin(client: Client, build_id: str) -> None:
-    """Be the first version where there is none; then tell of tasks that no worker can carry on."""
-
-    async def begin() -> None:
-        if await deployments.current_version(client) is None:
-            await deployments.make_current(client, build_id, unseen=True)
-
-    await _until_done(begin)
-    while True:
-        await _until_done(lambda: _report(client))
-        await asyncio.sleep(CHECK_EVERY_S)
+    before = await deployments.current_version(client)
+    await deployments.make_current(client, build_id, unseen=True)
+    for version in await deployments.versions(client):
+        # Without a change of versions, those that no worker has touched yet are simply new.
+        if version.tasks and not version.current and (before != build_id or version.build_id != UNVERSIONED):
+            moved = await deployments.move(client, away_from=version.build_id)
+            logger.info("%d tasks moved from version %s to %s", moved, version.build_id, build_id)
 
 
 async def _report(client: Client) -> None:

@@ -41,6 +41,7 @@ from journeyman.platform.memory.service import memory_service
 from journeyman.platform.outbox.dispatcher import OutboxDispatcher
 from journeyman.platform.outbox.service import CHANNEL as OUTBOX_CHANNEL
 from journeyman.platform.plans.endpoints import router as plans
+from journeyman.platform.recovery.service import TaskRecovery
 from journeyman.platform.steering.endpoints import router as steering
 from journeyman.platform.tasks.endpoints import router as tasks
 from journeyman.platform.tenancy.endpoints import router as tenancy
@@ -115,9 +116,11 @@ async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
         resources = await build_resources(settings, stack)
         app.state.resources = resources
         await _bootstrap(resources)
+        recovery = TaskRecovery(resources.database, resources.temporal, together=settings.workers_together)
         background = [
             asyncio.create_task(resources.notifications.run(), name="notifications"),
             asyncio.create_task(resources.dispatcher.run(), name="outbox"),
+            asyncio.create_task(recovery.run(), name="recovery"),
             asyncio.create_task(BudgetRenewal(resources.database).run(), name="budget-renewal"),
             asyncio.create_task(resources.memory.index.run(), name="memory"),
         ]

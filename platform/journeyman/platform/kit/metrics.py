@@ -45,6 +45,11 @@ EVENTS_APPENDED: Final = Counter(
 TASK_TRANSITIONS: Final = Counter(
     "journeyman_task_transitions_total", "Tasks that entered a state.", ["state"], registry=REGISTRY
 )
+TASKS_RECOVERED: Final = Counter(
+    "journeyman_tasks_recovered_total",
+    "Tasks begun anew from their rows because Temporal had lost their workflow.",
+    registry=REGISTRY,
+)
 TASK_PAUSES: Final = Counter(
     "journeyman_task_pauses_total", "Tasks that began to wait, by what for.", ["reason"], registry=REGISTRY
 )

@@ -7,7 +7,6 @@ from datetime import timedelta
 from typing import Final
 
 from temporalio.client import Client, WorkflowExecutionStatus
-from temporalio.common import Priority, WorkflowIDConflictPolicy, WorkflowIDReusePolicy
 from temporalio.exceptions import WorkflowAlreadyStartedError
 from temporalio.service import RPCError, RPCStatusCode
 
@@ -17,19 +16,15 @@ from journeyman.platform.kit.logging import get_logger
 from journeyman.platform.kit.names import (
     MEMO_TOGETHER,
     SIGNAL_CANCEL,
-    TASK_WORKFLOW,
-    WORKFLOW_TASK_TIMEOUT,
-    Queue,
     task_workflow_id,
 )
 from journeyman.platform.kit.outages import database_unavailable
-from journeyman.platform.kit.telemetry import attached
 from journeyman.platform.outbox import repository
 from journeyman.platform.outbox.repository import Claimed
+from journeyman.platform.outbox.starting import RPC_TIMEOUT, start_task_workflow
 from journeyman.platform.tasks import lifecycle
 from journeyman.platform.tasks.contract import TERMINAL, StartTask, TaskState
 
-RPC_TIMEOUT: Final = timedelta(seconds=5)
 LEASE: Final = RPC_TIMEOUT * 2
 """Longer than any delivery takes (at most two calls): after it, the process that claimed the row is taken for dead."""
 LONGEST_BACKOFF: Final = timedelta(seconds=10)
@@ -123,20 +118,8 @@ class OutboxDispatcher:
 
     async def _start(self, entry: Claimed) -> None:
         start = StartTask.model_validate(entry.payload)
-        with attached(start.trace_context), suppress(WorkflowAlreadyStartedError):
-            await self._temporal.start_workflow(
-                TASK_WORKFLOW,
-                start,
-                id=task_workflow_id(entry.task_id),
-                task_queue=Queue.ORCHESTRATION,
-                id_reuse_policy=WorkflowIDReusePolicy.REJECT_DUPLICATE,
-                id_conflict_policy=WorkflowIDConflictPolicy.USE_EXISTING,
-                task_timeout=WORKFLOW_TASK_TIMEOUT,
-                # What the workflow starts inherits it: a project with many tasks waits in line with itself.
-                priority=Priority(fairness_key=start.project_id),
-                memo=self._memo,
-                rpc_timeout=RPC_TIMEOUT,
-            )
+        with suppress(WorkflowAlreadyStartedError):
+            await start_task_workflow(self._temporal, start, memo=self._memo)
 
     async def _cancel(self, entry: Claimed, *, ended: bool) -> None:
         if await self._signal(entry, SIGNAL_CANCEL, ended=ended):

@@ -1,0 +1,1 @@
+"""Tasks whose workflow is lost: found, and begun anew from their rows."""
