@@ -12,7 +12,7 @@ from pydantic import BaseModel, ConfigDict
 from journeyman.agents.risks import risk_of, risk_of_sequence
 from journeyman.agents.risky_paths import risk_of_path
 from journeyman.agents.shell_commands import Command
-from journeyman.agents.shell_words import take_apart
+from journeyman.agents.shell_reader import read_script
 from journeyman.agents.tools import ParsedCall
 
 Requirement = Literal["never", "on_risk", "always"]
@@ -68,10 +68,10 @@ def needed(policy: Policy, call: ParsedCall) -> str | None:
 
 
 def _command_needs(policy: Policy, script: str) -> str | None:
-    parts = take_apart(script)
-    if not parts.whole:
+    parts = read_script(script)
+    if parts.problem:
         # A rule may name what was left out.
-        return "It is too long or too deeply nested to look through."
+        return f"It {parts.problem}."
     by_risk = False
     looked_at: list[tuple[tuple[str, ...], Command | None]] = [
         ((command.text, " ".join(command.words)), command) for command in parts.commands
@@ -84,7 +84,7 @@ def _command_needs(policy: Policy, script: str) -> str | None:
             by_risk = True
             if command is not None and (risk := risk_of(command)):
                 return f"It {risk}: {_shown(command.text)}"
-    risk = risk_of_sequence(script, parts) if by_risk else None
+    risk = risk_of_sequence(parts) if by_risk else None
     return f"It {risk}." if risk else None
 
 

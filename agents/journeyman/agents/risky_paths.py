@@ -5,16 +5,26 @@ import re
 from collections.abc import Iterable
 from typing import Final
 
-from journeyman.agents.shell_commands import Command
+from journeyman.agents.shell_commands import Command, Word, unanchored
 
 WORKSPACE: Final = "/workspace"
-_OWN: Final = (WORKSPACE, "/artifacts", "/tmp", "/var/tmp")  # noqa: S108  the sandbox's own
+OWN: Final = (WORKSPACE, "/artifacts", "/tmp", "/var/tmp")  # noqa: S108  the sandbox's own
 HARMLESS_DEVICES: Final = re.compile(r"/dev/(null|stdout|stderr|stdin|tty|zero|random|urandom|full|fd/\d+|shm(/.*)?)")
 CREDENTIALS: Final = re.compile(
     r"(^|/)(\.ssh|\.aws|\.gnupg|\.kube|\.docker/config\.json|\.config/(gh|gcloud)|\.netrc|\.pypirc|\.npmrc|"
     r"\.git-credentials|\.pgpass|id_(rsa|dsa|ecdsa|ed25519)|credentials\.json)(/|$)"
-    r"|^/etc/(shadow|gshadow|sudoers)|^/proc/(\d+|self)/environ|^/run/secrets|serviceaccount/token"
+    r"|^/etc/(shadow|gshadow|sudoers)|^/proc/(\d+|self|thread-self)/environ|^/run/secrets|serviceaccount/token"
 )
+_SAMPLES: Final = (
+    *(
+        home + path
+        for home in ("~/", "/root/", "/home/user/")
+        for path in (".ssh/id_rsa", ".ssh/id_ed25519", ".aws/credentials", ".netrc", ".npmrc", ".git-credentials")
+    ),
+    *("/etc/shadow", "/etc/gshadow", "/etc/sudoers", "/proc/self/environ", "/proc/1/environ", "/run/secrets/token"),
+)
+"""Files that a pattern of the shell must not match."""
+_NETWORK: Final = re.compile(r"/dev/(tcp|udp)/")
 
 
 def risk_of_path(path: str, *, writes: bool) -> str | None:
@@ -42,10 +52,8 @@ def resolve(path: str, cwd: str) -> str:
 
 
 def inside(resolved: str) -> bool:
-    """Whether this is a place that belongs to the task. An unknown variable gets the benefit of the doubt."""
-    if resolved.startswith("$"):
-        return not re.match(r"\$\{?(HOME|OLDPWD)\b", resolved)
-    return any(resolved == own or resolved.startswith(own + "/") for own in _OWN) or bool(
+    """Whether this is a place that belongs to the task."""
+    return any(resolved == own or resolved.startswith(own + "/") for own in OWN) or bool(
         HARMLESS_DEVICES.fullmatch(resolved)
     )
 
@@ -54,20 +62,67 @@ _WIDE: Final = frozenset({"", "/", ".", "..", "*", "./*", "../*", ".*", "./", ".
 
 
 def wide(target: str, cwd: str) -> bool:
-    """Whether deleting this deletes a whole workspace, home or machine."""
+    """Whether deleting this deletes a whole workspace, home or machine. An unknown part may be empty."""
+    if isinstance(target, Word) and target.prefix is not None:
+        target = target.prefix or ("" if re.match(r"\$(\{?\w+[^}]*\}?|\w+)(/\*?)?$", target) else target)
     if target in _WIDE or re.match(r"(~|\$\{?(HOME|PWD|OLDPWD)\}?)(/\*?)?$", target):
         return True
-    if re.match(r"\$(\{?\w+[^}]*\}?|\w+)/(\*|$)", target):
-        return True  # an empty variable makes this the root
     resolved = resolve(target, cwd)
     bare = resolved.rstrip("*").rstrip("/") or "/"
-    return bare in {*_OWN, "/"} or posixpath.dirname(bare) == "/" or bare.endswith("/.git")
+    return bare in {*OWN, "/"} or posixpath.dirname(bare) == "/" or bare.endswith("/.git")
+
+
+def names_credentials(word: str) -> bool:
+    """Whether an argument is, or its pattern matches, a file that holds credentials."""
+    path = word.removeprefix("@")
+    if CREDENTIALS.search(path.removeprefix("~/")) or CREDENTIALS.search(path.partition("=")[2]):
+        return True
+    if not (isinstance(word, Word) and word.glob) or not path.startswith(("/", "~")):
+        return False
+    parts = [_as_expression(part) for part in posixpath.normpath(path).split("/")[:12]]
+    # A pattern for a folder reaches what is below it.
+    expression = re.compile("/".join(parts) + "(/.*)?")
+    return any(expression.fullmatch(sample) for sample in _SAMPLES)
+
+
+def _as_expression(part: str) -> str:
+    """One part of a shell pattern; a bracket expression counts as any character."""
+    part = re.sub(r"\[[^\]]*\]", "?", re.sub(r"\*+", "*", part[:255]))
+    hidden = "" if part.startswith(".") else r"(?!\.)"
+    return hidden + re.escape(part).replace(r"\*", "[^/]*").replace(r"\?", "[^/]")
 
 
 _WRITERS: Final = frozenset(
-    {"rm", "rmdir", "unlink", "mkdir", "touch", "truncate", "tee", "chmod", "chown", "chgrp", "shred", "mkfifo"}
+    {
+        "rm",
+        "rmdir",
+        "unlink",
+        "mkdir",
+        "touch",
+        "truncate",
+        "tee",
+        "chmod",
+        "chown",
+        "chgrp",
+        "shred",
+        "mkfifo",
+        "split",
+    }
 )
 _TO_LAST: Final = frozenset({"cp", "mv", "ln", "install", "rsync", "scp"})
+_SAID_FIRST: Final = frozenset({"chmod", "chown", "chgrp"})
+_NAMED: Final = {
+    **dict.fromkeys(("cp", "mv", "ln", "install"), ("-t", "--target-directory")),
+    "tar": ("-C", "--directory"),
+    "unzip": ("-d",),
+    "curl": ("-o", "--output", "--output-dir", "-c", "--cookie-jar", "-D", "--dump-header"),
+    "wget": ("-O", "-P", "--output-document", "--directory-prefix"),
+    "sort": ("-o", "--output"),
+    "patch": ("-d", "-o"),
+    "git": ("-C", "--git-dir", "--work-tree", "--output"),
+    "find": ("-fprint", "-fprintf", "-fls", "-fprint0"),
+}
+"""Options that name what is written."""
 
 
 def _targets(command: Command) -> Iterable[str]:
@@ -75,40 +130,42 @@ def _targets(command: Command) -> Iterable[str]:
     yield from command.writes
     operands = command.operands
     name = command.name
+    yield from command.after(*_NAMED.get(name, ()))
     if name in _WRITERS:
-        yield from operands[1:] if name in {"chmod", "chown", "chgrp"} else operands
+        yield from operands[1:] if name in _SAID_FIRST and "--reference" not in command.text else operands
     elif name in _TO_LAST and operands:
         yield operands[-1]
         if name == "mv":
             yield from operands[:-1]
-        words = command.words
-        yield from (words[index + 1] for index, word in enumerate(words[:-1]) if word in {"-t", "--target-directory"})
     elif name == "dd":
-        yield from (word[3:] for word in command.words if word.startswith("of="))
-    elif name == "sed" and any(
-        word.startswith(("-i", "--in-place")) or re.fullmatch(r"-[nErs]+i\S*", word) for word in command.words
-    ):
-        yield from operands[1:] or operands
-    elif name in {"tar", "unzip"}:
-        words, option = command.words, "-C" if name == "tar" else "-d"
-        yield from (words[index + 1] for index, word in enumerate(words[:-1]) if word == option)
-    elif name in {"curl", "wget"}:
-        words = command.words
-        yield from (words[index + 1] for index, word in enumerate(words[:-1]) if word in {"-o", "--output", "-P"})
+        yield from (
+            Word(word[3:], getattr(word, "prefix", None) and "") for word in command.words if word.startswith("of=")
+        )
+    elif name in {"sed", "perl", "ruby"} and edits_in_place(command):
+        yield from operands if name != "sed" or command.after("-e", "-f", "--expression") else operands[1:] or operands
+
+
+def edits_in_place(command: Command) -> bool:
+    """Whether ``sed`` or an interpreter changes the files that it is given."""
+    return any(
+        word.startswith(("-i", "--in-place")) or re.fullmatch(r"-[nErspl0]+i\S*", word) for word in command.words[1:]
+    )
 
 
 def writes_outside(command: Command) -> str | None:
     """Writes or removes what is not the task's own; the reason, or None."""
+    if any(_NETWORK.match(path) for path in (*command.writes, *command.reads)):
+        return "sends data to another machine"
     for target in _targets(command):
-        if not target or target == "-" or target.startswith(("$(", "<(", ">(")):
+        if not target or target == "-" or target.startswith(">("):
             continue
-        if command.name in {"chmod", "chown"} and re.fullmatch(r"[0-7]{3,4}|[ugoa,+=rwxXst-]+", target):
-            continue
-        if command.name == "sed" and not target.startswith(("/", "~", "..")):
+        if command.name == "sed" and not target.startswith(("/", "~", "..", "$")):
             continue
         resolved = resolve(target, command.cwd)
         if command.name == "sed" and re.match(r"/.*/[dpIsg]*$", target):
             continue
+        if resolved.startswith("$") or unanchored(target):
+            return "writes to or removes a path that is known only when it runs"
         if not inside(resolved):
             return f"writes outside the workspace ({resolved[:80]})"
     return None

@@ -47,8 +47,8 @@ class ApprovalPolicy(Input):
 
     plan: Literal["never", "always"] = "never"
     tools: Requirement = "never"
-    """For calls that no rule matches. ``always``: every call that can change something; ``on_risk``: those that look
-    dangerous, by a heuristic."""
+    """For calls that no rule matches. ``always``: every call that can change something; ``on_risk``: those that are
+    risky, or not known to be harmless."""
     rules: Annotated[list[Rule], Field(max_length=50)] = []
     expires_after_s: Annotated[int, Field(ge=1, le=LONGEST_WAIT)] = DAY
     escalate_after_s: Annotated[int, Field(ge=1, le=LONGEST_WAIT)] | None = None
@@ -72,7 +72,7 @@ def _kind_of(value: Any) -> str:
 PolicyInput = Annotated[
     Annotated[Word, Tag("[word]")] | Annotated[ApprovalPolicy, Tag("[object]")], Discriminator(_kind_of)
 ]
-"""A policy, or a word for a common one: ``never``; ``on_risk`` for risky tool calls; ``always`` for the plan and every tool
+"""A policy, or a word for a common one: ``never``; ``on_risk`` for risky and unknown tool calls; ``always`` for the plan and every tool
 call that can change something."""
 
 _WORDS: Final = {
