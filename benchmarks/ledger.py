@@ -12,12 +12,12 @@ import sqlalchemy as sa
 
 from benchmarks.database import empty_database
 from benchmarks.results import Row, percentile, report
-from journeyman.platform.inference.ledger import Answer, LedgerCall, LedgerService
-from journeyman.platform.inference.port import TokenUsage
-from journeyman.platform.inference.pricing import PriceTable
 from journeyman.platform.kit.clock import now
 from journeyman.platform.kit.database import Database, create_engine
 from journeyman.platform.kit.ids import new_id
+from journeyman.platform.ledger.pricing import PriceTable
+from journeyman.platform.ledger.service import Answer, LedgerCall, LedgerService
+from journeyman.platform.ledger.usage import TokenUsage
 
 TASKS = 50
 CALLS = 20

@@ -8,7 +8,7 @@ from alembic import context
 from journeyman.platform.kit.database import create_engine
 from journeyman.platform.kit.errors import InvalidInput
 from journeyman.platform.kit.settings import Settings
-from journeyman.platform.kit.tables import metadata
+from journeyman.platform.tables import metadata
 
 _LOCK = 0x6A6F75726E6579
 """Advisory lock: of several processes that start at once, one migrates and the others wait."""

@@ -1,7 +1,9 @@
 """The shape of the repository: path roots that are no packages, layers, what the wheel holds, what the tree must not hold."""
 
 import ast
+import os
 import re
+import shutil
 import subprocess
 import sys
 import zipfile
@@ -154,7 +156,7 @@ def test_the_wheel_holds_the_three_portions_and_nothing_at_their_root(wheel: lis
         "journeyman/platform/_migrations/env.py",
         "journeyman/platform/_migrations/versions/0001_first_tables.py",
         "journeyman/platform/demos/fix-failing-test/task.json",
-        "journeyman/platform/inference/prices.json",
+        "journeyman/platform/ledger/prices.json",
         "journeyman/agents/prompts/planner.md",
     ):
         assert name in wheel
@@ -163,3 +165,48 @@ def test_the_wheel_holds_the_three_portions_and_nothing_at_their_root(wheel: lis
 def test_the_wheel_holds_no_tests_and_no_leftovers(wheel: list[str]) -> None:
     assert not [name for name in wheel if name.endswith((".pyc", ".log", ".env")) or "__pycache__" in name]
     assert not [name for name in wheel if "/tests/" in name and "/demos/" not in name]
+
+
+@pytest.mark.parametrize(
+    ("module", "planted", "broken"),
+    [
+        (
+            "events/log.py",
+            "from journeyman.platform.budgets import service",
+            "slices of platform import lower slices only",
+        ),
+        (
+            "tasks/models.py",
+            "from journeyman.platform.tasks import service",
+            "no circle among slices, none among modules",
+        ),
+        (
+            "../../../agents/journeyman/agents/roles.py",
+            "from journeyman.platform.kit import ids",
+            "each imports what is below it",
+        ),
+    ],
+)
+def test_a_planted_circle_fails_the_check(tmp_path: Path, module: str, planted: str, broken: str) -> None:
+    for root in ROOTS:
+        shutil.copytree(ROOT / root / "journeyman", tmp_path / root / "journeyman")
+    shutil.copy(ROOT / "pyproject.toml", tmp_path)
+    with (tmp_path / "platform/journeyman/platform" / module).open("a") as file:
+        file.write(f"\n{planted}\n")
+    command = ["lint-imports", "--no-cache"]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(str(tmp_path / root) for root in ROOTS)}
+    checked = subprocess.run(
+        [
+            sys.executable,
+            "-c",
+            "import sys; from importlinter.cli import lint_imports_command; sys.argv = sys.argv[1:]; lint_imports_command()",
+            *command,
+        ],
+        cwd=tmp_path,
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert checked.returncode == 1, checked.stdout + checked.stderr
+    assert any(broken in line and line.endswith("BROKEN") for line in checked.stdout.splitlines())

@@ -18,9 +18,9 @@ from benchmarks.endurance.projection import LedgerRow
 from journeyman.platform.embedded.datadir import DataDirectory
 from journeyman.platform.embedded.processes import ProcessIdentity, identify
 from journeyman.platform.embedded.services import PORTS, Services
-from journeyman.platform.inference.models import LedgerEntry
 from journeyman.platform.kit.database import Database, create_engine
 from journeyman.platform.kit.settings import Settings
+from journeyman.platform.ledger.models import LedgerEntry
 from journeyman.platform.sandboxes import registry
 
 TERMINAL: Final = frozenset({"succeeded", "failed", "errored", "cancelled"})

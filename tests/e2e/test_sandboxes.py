@@ -14,7 +14,7 @@ import pytest
 
 from journeyman.platform.embedded.roles import environment_of
 from journeyman.platform.embedded.stack import EmbeddedStack
-from journeyman.platform.sandboxes.nodes import DEAD_AFTER
+from journeyman.platform.leases.nodes import DEAD_AFTER
 from journeyman.platform.sandboxes.registry import Record, reap
 from support.platform import Outcome, Platform
 from support.scripts import call, shell, simple

@@ -5,8 +5,8 @@ import asyncio
 import sqlalchemy as sa
 
 from journeyman.platform.embedded.stack import EmbeddedStack
-from journeyman.platform.inference.models import LedgerEntry
 from journeyman.platform.kit.database import Database, create_engine
+from journeyman.platform.ledger.models import LedgerEntry
 from support.platform import Platform
 from support.scripts import approve, coder, plan, planner, reviewer, shell, work
 from support.stack import kill_and_wait

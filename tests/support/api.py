@@ -12,8 +12,8 @@ import httpx
 from fastapi import FastAPI
 
 from journeyman.platform.api.app import create_app
-from journeyman.platform.api.resources import Resources
 from journeyman.platform.cli.roles_api import api_server
+from journeyman.platform.http.dependencies import Resources
 from journeyman.platform.kit.database import Database
 from journeyman.platform.kit.settings import Settings
 from journeyman.platform.tenancy import service as tenancy
@@ -69,7 +69,7 @@ async def running(settings: Settings) -> AsyncIterator[RunningApi]:
     """An application whose lifespan has begun; called without sockets."""
     app = create_app(settings)
     async with app.router.lifespan_context(app):
-        yield RunningApi(app, app.state.resources.database)
+        yield RunningApi(app, app.state.resources[Database])
 
 
 @dataclass

@@ -7,8 +7,8 @@ from urllib.parse import urlsplit
 import sqlalchemy as sa
 
 from journeyman.platform.inference.gateway.metrics import JOINED
-from journeyman.platform.inference.models import LedgerEntry
 from journeyman.platform.inference.port import CallIdentity
+from journeyman.platform.ledger.models import LedgerEntry
 from journeyman.platform.tasks.models import Task
 
 INTERNAL = "internal-secret-of-the-tests"

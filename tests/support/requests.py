@@ -5,7 +5,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from journeyman.platform.inference.replay.conversation import Conversation
+from journeyman.platform.replay.conversation import Conversation
 
 
 @dataclass(frozen=True)

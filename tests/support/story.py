@@ -11,17 +11,18 @@ from journeyman.platform.checkpoints import repository as checkpoints
 from journeyman.platform.checkpoints.models import Checkpoint
 from journeyman.platform.events.log import append
 from journeyman.platform.events.types import EventType
-from journeyman.platform.inference.ledger import LedgerCall, LedgerService, Reservation
-from journeyman.platform.inference.port import TokenUsage
-from journeyman.platform.inference.pricing import Price, PriceTable
 from journeyman.platform.kit.clock import now
 from journeyman.platform.kit.database import Database
 from journeyman.platform.kit.ids import new_id
+from journeyman.platform.ledger.pricing import Price, PriceTable
+from journeyman.platform.ledger.service import LedgerCall, LedgerService, Reservation
+from journeyman.platform.ledger.usage import TokenUsage
+from journeyman.platform.lifecycle import transitions as lifecycle
 from journeyman.platform.plans import repository as plans
 from journeyman.platform.steering.models import PersonMessage
-from journeyman.platform.tasks import lifecycle
 from journeyman.platform.tasks.contract import TaskProgress, TaskState
 from journeyman.platform.tasks.models import Task
+from journeyman.platform.tasks.repository import lock_task
 from journeyman.platform.threads import repository as threads
 from journeyman.platform.threads.models import Message, Thread
 from support.rows import make_task
@@ -81,7 +82,7 @@ class Story:
         """A thread with its system message and its opening."""
         thread_id = self.thread(role, subtask_id, revision=revision, attempt=attempt)
         async with self.database.transaction() as session:
-            task = await lifecycle.lock_task(session, self.task_id)
+            task = await lock_task(session, self.task_id)
             session.add(
                 Thread(
                     id=thread_id,
@@ -232,7 +233,7 @@ class Story:
         """The subtask is done and in the head, or given up."""
         coder = self.thread("coder", subtask_id, revision=revision)
         async with self.database.transaction() as session:
-            task = await lifecycle.lock_task(session, self.task_id)
+            task = await lock_task(session, self.task_id)
             thread = await threads.get_thread(session, coder)
             row = await plans.get_subtask(session, self.task_id, revision, subtask_id)
             row.state = "completed" if completed else "failed"
@@ -264,7 +265,7 @@ class Story:
     async def person(self, text: str, *, delivered_to: str | None = None) -> int:
         """A message from a person, perhaps already in a thread; returns its number."""
         async with self.database.transaction() as session:
-            task = await lifecycle.lock_task(session, self.task_id)
+            task = await lock_task(session, self.task_id)
             task.message_count += 1
             number = task.message_count
             session.add(

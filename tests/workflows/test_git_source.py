@@ -14,7 +14,7 @@ from journeyman.platform.egress.addresses import AddressPolicy
 from journeyman.platform.egress.destinations import Resolver, resolve_host
 from journeyman.platform.kit.database import Database
 from journeyman.platform.kit.s3 import S3ObjectStore
-from journeyman.platform.sandboxes.leases import Leases
+from journeyman.platform.leases.service import Leases
 from journeyman.platform.sandboxes.local import LocalSandboxDriver
 from journeyman.platform.tasks.models import Task
 from journeyman.workflows.activities.preparation import PreparationActivities

@@ -8,8 +8,8 @@ from pydantic import ValidationError
 
 from journeyman.agents import plans as rules
 from journeyman.agents.tools import ParsedCall, parse_call
+from journeyman.platform.approvals import plan_edits as editing
 from journeyman.platform.kit.errors import InvalidInput
-from journeyman.platform.plans import editing
 from journeyman.platform.plans.schemas import MAX_COMMANDS, MAX_SUBTASKS
 
 GOOD = {"id": "s1", "title": "One", "instructions": "Do it.", "depends_on": [], "acceptance": ["true"]}

@@ -11,7 +11,7 @@ import pytest
 import sqlalchemy as sa
 
 from journeyman.platform.api.app import build_resources, create_app
-from journeyman.platform.api.requests import MAX_BODY
+from journeyman.platform.http.requests import MAX_BODY
 from journeyman.platform.kit.database import Database
 from journeyman.platform.kit.settings import Settings
 from support.api import Caller, RunningApi, api_settings, calling, fields_of, free_port, running, served

@@ -17,7 +17,14 @@ import sqlalchemy as sa
 from journeyman.platform.kit.clock import now
 from journeyman.platform.kit.database import Database
 from journeyman.platform.kit.ids import new_id
-from journeyman.platform.kit.tables import approvals, artifacts, checkpoints, metadata, plans, tasks
+from journeyman.platform.tables import (
+    approvals,
+    artifacts,
+    checkpoints,
+    metadata,
+    plans,
+    tasks,
+)
 from support.api import Caller, RunningApi
 
 MARK = "heron7731"

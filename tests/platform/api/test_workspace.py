@@ -11,11 +11,12 @@ import sqlalchemy as sa
 from journeyman.platform.artifacts import repository as artifacts
 from journeyman.platform.artifacts.models import Receipt
 from journeyman.platform.checkpoints import repository as checkpoints
-from journeyman.platform.inference.models import LedgerEntry
+from journeyman.platform.checkpoints.snapshots import SnapshotStore
 from journeyman.platform.kit.clock import now
 from journeyman.platform.kit.database import Database
 from journeyman.platform.kit.ids import new_id
-from journeyman.platform.kit.object_store import put_blob
+from journeyman.platform.kit.object_store import ObjectStore, put_blob
+from journeyman.platform.ledger.models import LedgerEntry
 from journeyman.platform.plans import repository as plans
 from journeyman.platform.plans.models import Subtask
 from journeyman.platform.tasks.models import Task
@@ -45,7 +46,7 @@ class Work:
 
 @pytest.fixture
 async def work(api: RunningApi, caller: Caller, database: Database) -> Work:
-    store = api.resources.snapshots
+    store = api.resources[SnapshotStore]
     before = await store.from_archive(
         caller.project_id,
         tree(src__a_dot_py=b"one\n", gone=b"bye\n", image=b"\x89PNG\x00\x01", page_dot_html=b"<script>"),
@@ -238,7 +239,7 @@ async def test_artifacts(api: RunningApi, caller: Caller, work: Work, database: 
         ("file", "empty", "application/octet-stream", b""),
         ("tool_output", "output", "text/plain", b"x"),
     ):
-        digest = await put_blob(api.resources.object_store, caller.project_id, data)
+        digest = await put_blob(api.resources[ObjectStore], caller.project_id, data)
         async with database.transaction() as session:
             made[name] = await artifacts.add(
                 session,

@@ -9,8 +9,8 @@ import sqlalchemy as sa
 from journeyman.platform.approvals import service
 from journeyman.platform.approvals.models import Approval
 from journeyman.platform.approvals.service import Ask
+from journeyman.platform.lifecycle import transitions as lifecycle
 from journeyman.platform.plans import repository as plans
-from journeyman.platform.tasks import lifecycle
 from journeyman.platform.tasks.contract import TaskState
 from journeyman.platform.tasks.models import Task
 from support.api import Caller, RunningApi, fields_of

@@ -18,13 +18,14 @@ from journeyman.platform.kit import metrics
 from journeyman.platform.kit.clock import now
 from journeyman.platform.kit.database import Database
 from journeyman.platform.kit.errors import Conflict, InvalidInput, NotFound
+from journeyman.platform.lifecycle import service as tasks
+from journeyman.platform.lifecycle import transitions as lifecycle
 from journeyman.platform.outbox.models import OutboxEntry
 from journeyman.platform.steering import service as steering
 from journeyman.platform.steering.schemas import SendMessage
-from journeyman.platform.tasks import lifecycle
-from journeyman.platform.tasks import service as tasks
 from journeyman.platform.tasks.contract import TaskState
 from journeyman.platform.tasks.models import Task
+from journeyman.platform.tasks.repository import lock_task
 from support.rows import make_project, make_task
 
 KEY = "key_0"
@@ -201,7 +202,7 @@ async def test_a_decision_and_a_message_under_one_key_at_once(database: Database
     project_id, task_id = await make_asking(database)
     (approval,) = await ask(database, task_id)
     async with database.transaction() as session:
-        await tasks.lock(session, project_id, task_id)
+        await lock_task(session, task_id, project_id=project_id)
         decision = asyncio.create_task(
             outcome_of(decide(database, project_id, approval.id, "approve", idempotency_key="k"))
         )
@@ -299,7 +300,7 @@ async def test_a_rewind_withdraws_what_waits(database: Database) -> None:
     project_id, task_id = await make_asking(database)
     (asked,) = await ask(database, task_id)
     async with database.transaction() as session:
-        task = await lifecycle.lock_task(session, task_id)
+        task = await lock_task(session, task_id)
         assert await withdraw(session, task, "rewound") == 1
         assert await withdraw(session, task, "rewound") == 0
     assert [each.state for each in await settle(database, task_id, asked.id)] == ["withdrawn"]

@@ -7,6 +7,7 @@ from typing import Any
 import sqlalchemy as sa
 
 from journeyman.platform.branching import rewinds
+from journeyman.platform.checkpoints.snapshots import SnapshotStore
 from journeyman.platform.events.models import Event
 from journeyman.platform.kit.database import Database
 from journeyman.platform.kit.ids import new_id
@@ -29,7 +30,7 @@ def tree(files: dict[str, str]) -> bytes:
 
 async def at_work(api: RunningApi, caller: Caller, database: Database) -> tuple[Story, list[str]]:
     """A Coder at work, with real snapshots; its checkpoints."""
-    store = api.resources.snapshots
+    store = api.resources[SnapshotStore]
     digests = [
         (await store.from_archive(caller.project_id, tree(files))).digest
         for files in (

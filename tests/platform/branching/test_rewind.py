@@ -19,10 +19,10 @@ from journeyman.platform.events.types import EventType
 from journeyman.platform.kit.database import Database
 from journeyman.platform.kit.errors import Conflict
 from journeyman.platform.kit.ids import derived_id
+from journeyman.platform.lifecycle import transitions as lifecycle
 from journeyman.platform.plans import queries as plan_queries
 from journeyman.platform.plans import repository as plans
 from journeyman.platform.steering.models import PersonMessage
-from journeyman.platform.tasks import lifecycle
 from journeyman.platform.tasks.contract import SubtaskProgress, TaskProgress, TaskState
 from journeyman.platform.threads import repository as threads
 from journeyman.platform.threads.models import Message, Thread

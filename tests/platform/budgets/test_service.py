@@ -9,16 +9,16 @@ import sqlalchemy as sa
 from journeyman.platform.budgets import repository, service
 from journeyman.platform.budgets.schemas import ProjectBudget
 from journeyman.platform.events.models import Event
-from journeyman.platform.inference.models import Account
 from journeyman.platform.kit.clock import now
 from journeyman.platform.kit.errors import BudgetExhausted
 from journeyman.platform.kit.ids import new_id
+from journeyman.platform.ledger.models import Account
+from journeyman.platform.lifecycle import service as tasks
+from journeyman.platform.lifecycle import transitions as lifecycle
 from journeyman.platform.outbox.models import OutboxEntry
-from journeyman.platform.tasks import lifecycle
-from journeyman.platform.tasks import service as tasks
 from journeyman.platform.tasks.contract import TaskState
 from journeyman.platform.tasks.models import Task
-from journeyman.platform.tasks.schemas import Budget
+from journeyman.platform.tasks.repository import for_step, lock_task
 from support.rows import make_project, make_task
 
 
@@ -103,7 +103,7 @@ async def test_a_tasks_own_limit_does_not_lift_the_projects(database, project, t
     await change(database, project, max_tokens=100)
     await stop(database, task)
     async with database.transaction() as session:
-        await tasks.change_budget(session, project, task, Budget(max_tokens=10**9))
+        await tasks.change_budget(session, project, task, {"max_tokens": 10**9})
     assert (await state(database, task))[:2] == ("budget", [])
 
 
@@ -132,7 +132,7 @@ async def test_warned_once_for_each_limit_by_whichever_task_crosses_the_mark(dat
 
     async def warned(each):
         async with database.transaction() as session:
-            await service.warn(session, await lifecycle.for_step(session, each))
+            await service.warn(session, await for_step(session, each))
 
     await asyncio.gather(*(warned(each) for each in (task, other, task, other)))
     found = (await state(database, task))[2] + (await state(database, other))[2]
@@ -169,18 +169,18 @@ async def test_the_clock_stands_while_the_task_waits(database, project, task):
     await back_dated(100)
     assert all(100 <= each < 110 for each in await worked())
     async with database.transaction() as session:
-        row = await lifecycle.lock_task(session, task)
+        row = await lock_task(session, task)
         row.waiting_for = [new_id("approval")]
     stopped = await worked()
     assert all(100 <= each < 110 for each in stopped)
     assert await worked() == stopped
     async with database.transaction() as session:
-        row = await lifecycle.lock_task(session, task)
+        row = await lock_task(session, task)
         row.waiting_for = []
     await back_dated(50)
     assert all(150 <= each < 165 for each in await worked())
     await change(database, project, max_wall_s=120)
     async with database.transaction() as session:
         with pytest.raises(BudgetExhausted) as caught:
-            await service.check(session, await lifecycle.for_step(session, task))
+            await service.check(session, await for_step(session, task))
     assert (caught.value.details["level"], caught.value.details["limit"]) == ("project", "max_wall_s")

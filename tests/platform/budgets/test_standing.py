@@ -4,7 +4,15 @@ from decimal import Decimal
 import pytest
 
 from journeyman.platform.budgets.schemas import BudgetView
-from journeyman.platform.budgets.standing import EPOCH, LIMITS, WARN_SHARE, Standing, number, period_end, period_start
+from journeyman.platform.ledger.limits import (
+    EPOCH,
+    LIMITS,
+    WARN_SHARE,
+    Standing,
+    number,
+    period_end,
+    period_start,
+)
 
 
 def standing(budget, **spent):

@@ -9,8 +9,8 @@ import pytest
 
 from journeyman.platform.demos import catalog, load
 from journeyman.platform.demos.synthetic_prices import csv_text
-from journeyman.platform.inference.replay.script import Script
 from journeyman.platform.kit.errors import NotFound
+from journeyman.platform.replay.script import Script
 
 SLUGS = ["fix-failing-test", "build-cli-tool", "analyse-prices"]
 ROOT = Path(__file__).parents[3]

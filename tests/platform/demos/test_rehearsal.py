@@ -21,8 +21,8 @@ from journeyman.agents.plans import Plan, ready_subtasks
 from journeyman.agents.review import Next, after_review
 from journeyman.agents.tools import ParsedCall, parse_call, tool_schemas
 from journeyman.platform.demos import Demo, catalog
-from journeyman.platform.inference.replay.catalog import ReplayCatalog
-from journeyman.platform.inference.replay.player import ReplayPlayer
+from journeyman.platform.replay.catalog import ReplayCatalog
+from journeyman.platform.replay.player import ReplayPlayer
 
 
 @dataclass

@@ -7,7 +7,7 @@ from journeyman.platform.events.log import append
 from journeyman.platform.events.models import Event
 from journeyman.platform.events.types import EventType
 from journeyman.platform.kit.database import Database
-from journeyman.platform.tasks import lifecycle
+from journeyman.platform.lifecycle import transitions as lifecycle
 from journeyman.platform.tasks.contract import TaskState
 from support.rows import make_task, make_thread
 

@@ -16,8 +16,9 @@ from journeyman.platform.events.schemas import wanted
 from journeyman.platform.events.stream import KEEPALIVE, OPENING, TAIL, EventFeed
 from journeyman.platform.events.types import EventType
 from journeyman.platform.kit.database import Database
+from journeyman.platform.kit.notifications import Notifications
 from journeyman.platform.kit.settings import Settings
-from journeyman.platform.tasks import lifecycle
+from journeyman.platform.lifecycle import transitions as lifecycle
 from journeyman.platform.tasks.contract import TaskState
 from support.api import Caller, ServedApi, api_settings, calling, served
 from support.proxy import Proxy
@@ -187,7 +188,7 @@ async def test_survives_the_loss_of_the_notification_connection(
     async with following(client, task_id) as stream:
         assert (await anext(stream)).event == "comment"
         for seq in range(1, 4):
-            await until(server.resources.notifications.connected.is_set)
+            await until(server.resources[Notifications].connected.is_set)
             async with database.transaction() as session:
                 ended = await session.scalar(
                     sa.text(
@@ -239,31 +240,31 @@ async def test_waiting_streams_hold_no_database_connection(
     async def follow(task_id: str) -> list[int]:
         return [message.seq for message in await events_until_end(client, task_id)]
 
-    before = server.resources.feed.followers
+    before = server.resources[EventFeed].followers
     async with httpx.AsyncClient(
         base_url=server.url, headers=client.headers, limits=httpx.Limits(max_connections=None), timeout=30
     ) as many:
         followers = [
             asyncio.create_task(events_until_end(many, task_ids[number % len(task_ids)])) for number in range(size)
         ]
-        await until(lambda: server.resources.feed.followers == before + size)
-        pool = server.resources.database.engine.pool
+        await until(lambda: server.resources[EventFeed].followers == before + size)
+        pool = server.resources[Database].engine.pool
         await until(lambda: pool.checkedout() == 0)  # type: ignore[attr-defined]
         assert (await client.get("/v1/tasks")).status_code == 200
         for task_id in task_ids:
             await end(database, task_id)
         results = await asyncio.gather(*followers)
     assert [[message.seq for message in result] for result in results] == [[1, 2]] * size
-    await until(lambda: server.resources.feed.followers == before)
+    await until(lambda: server.resources[EventFeed].followers == before)
 
 
 async def test_a_client_that_leaves_is_forgotten(server: ServedApi, client: Caller, database: Database) -> None:
     task_id = await make_task(database, client.project_id)
-    before = server.resources.feed.followers
+    before = server.resources[EventFeed].followers
     async with following(client, task_id) as stream:
         await anext(stream)
-        assert server.resources.feed.followers == before + 1
-    await until(lambda: server.resources.feed.followers == before)
+        assert server.resources[EventFeed].followers == before + 1
+    await until(lambda: server.resources[EventFeed].followers == before)
 
 
 async def test_a_slow_client_holds_nothing_up(server: ServedApi, client: Caller, database: Database) -> None:

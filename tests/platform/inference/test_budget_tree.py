@@ -8,13 +8,13 @@ from decimal import Decimal
 import pytest
 import sqlalchemy as sa
 
-from journeyman.platform.inference.ledger import LedgerCall, LedgerService
-from journeyman.platform.inference.models import Account, LedgerEntry
-from journeyman.platform.inference.port import TokenUsage
-from journeyman.platform.inference.pricing import Price, PriceTable
 from journeyman.platform.kit.clock import now
 from journeyman.platform.kit.database import Database, create_engine
 from journeyman.platform.kit.errors import BudgetExhausted
+from journeyman.platform.ledger.models import Account, LedgerEntry
+from journeyman.platform.ledger.pricing import Price, PriceTable
+from journeyman.platform.ledger.service import LedgerCall, LedgerService
+from journeyman.platform.ledger.usage import TokenUsage
 from journeyman.platform.tasks.models import Task
 from journeyman.platform.tenancy.models import Project
 from support.rows import make_task

@@ -8,13 +8,13 @@ import pytest
 import sqlalchemy as sa
 from aiohttp import web
 
-from journeyman.platform.inference.ledger import LedgerCall, LedgerService
-from journeyman.platform.inference.models import LedgerEntry
 from journeyman.platform.inference.port import CallIdentity
-from journeyman.platform.inference.pricing import Price, PriceTable
 from journeyman.platform.kit.clock import now
 from journeyman.platform.kit.errors import BudgetExhausted
 from journeyman.platform.kit.ids import new_id
+from journeyman.platform.ledger.models import LedgerEntry
+from journeyman.platform.ledger.pricing import Price, PriceTable
+from journeyman.platform.ledger.service import LedgerCall, LedgerService
 from journeyman.platform.tenancy import service as tenancy
 from support.gateway import (
     CHAT,

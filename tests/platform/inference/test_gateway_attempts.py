@@ -11,9 +11,10 @@ from journeyman.platform.inference.client import request_body
 from journeyman.platform.inference.errors import ModelUnavailable
 from journeyman.platform.inference.gateway import running
 from journeyman.platform.inference.gateway.settlement import Settlements
-from journeyman.platform.inference.ledger import LedgerCall, LedgerService
-from journeyman.platform.inference.port import CallIdentity, TokenUsage
-from journeyman.platform.inference.pricing import PriceTable
+from journeyman.platform.inference.port import CallIdentity
+from journeyman.platform.ledger.pricing import PriceTable
+from journeyman.platform.ledger.service import LedgerCall, LedgerService
+from journeyman.platform.ledger.usage import TokenUsage
 from journeyman.platform.tenancy import service as tenancy
 from support.gateway import (
     CHAT,

@@ -12,8 +12,8 @@ import sqlalchemy as sa
 
 from journeyman.platform.inference.client import OpenAIModelEngine
 from journeyman.platform.inference.errors import ModelUnavailable
-from journeyman.platform.inference.models import LedgerEntry
 from journeyman.platform.inference.port import CallIdentity
+from journeyman.platform.ledger.models import LedgerEntry
 from support.rows import make_project, make_task
 
 SECRET = "internal-secret-of-the-tests"

@@ -9,7 +9,8 @@ from aiohttp import web
 from journeyman.platform.inference.client import OpenAIModelEngine
 from journeyman.platform.inference.errors import ModelUnavailable
 from journeyman.platform.inference.gateway.app import create_gateway
-from journeyman.platform.inference.port import CallIdentity, TokenUsage
+from journeyman.platform.inference.port import CallIdentity
+from journeyman.platform.ledger.usage import TokenUsage
 from support.gateway import INTERNAL, entries
 
 CALL = {"index": 0, "id": "c1", "type": "function", "function": {"name": "shell", "arguments": '{"command":"ls"}'}}

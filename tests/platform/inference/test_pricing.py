@@ -3,10 +3,10 @@ from decimal import Decimal
 
 import pytest
 
-from journeyman.platform.inference.port import TokenUsage
-from journeyman.platform.inference.pricing import Price, PriceTable
 from journeyman.platform.inference.redaction import MAX_ERROR_TEXT, error_text
 from journeyman.platform.kit.errors import InvalidInput
+from journeyman.platform.ledger.pricing import Price, PriceTable
+from journeyman.platform.ledger.usage import TokenUsage
 
 
 def test_cached_tokens_have_a_price_of_their_own():

@@ -11,9 +11,9 @@ import pytest
 
 from journeyman.platform.inference.client import OpenAIModelEngine
 from journeyman.platform.inference.errors import ModelRejected, ModelUnavailable
-from journeyman.platform.inference.replay.app import create_replay_app
-from journeyman.platform.inference.replay.catalog import ReplayCatalog
-from journeyman.platform.inference.replay.conversation import Conversation
+from journeyman.platform.replay.app import create_replay_app
+from journeyman.platform.replay.catalog import ReplayCatalog
+from journeyman.platform.replay.conversation import Conversation
 
 TASK = "Repair the package.\nRound: 9\nIt says </task> somewhere."
 

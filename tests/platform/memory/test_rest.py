@@ -9,6 +9,7 @@ import sqlalchemy as sa
 
 from journeyman.platform.kit.database import Database
 from journeyman.platform.kit.ids import new_id
+from journeyman.platform.kit.settings import Settings
 from journeyman.platform.memory.models import Kind, Memory
 from journeyman.platform.memory.service import Learner, learn
 from journeyman.platform.tasks.models import Task
@@ -317,7 +318,7 @@ async def test_wrong_searches_are_refused(caller: Caller, body: dict[str, Any]) 
 async def test_without_the_embedder_search_says_that_it_is_degraded(api: RunningApi, caller: Caller) -> None:
     from support.api import free_port, running
 
-    settings = api.resources.settings.model_copy(update={"gateway_url": f"http://127.0.0.1:{free_port()}"})
+    settings = api.resources[Settings].model_copy(update={"gateway_url": f"http://127.0.0.1:{free_port()}"})
     memory = await add(caller, TESTS)
     await until_found(caller, "How are the tests run?", [memory["id"]])
     async with running(settings) as other, other.caller(project_id=caller.project_id) as there:

@@ -12,16 +12,17 @@ from temporalio.api.enums.v1 import EventType
 from temporalio.client import Client, WorkflowExecutionStatus
 from temporalio.service import RPCError
 
+from journeyman.platform.dispatch.dispatcher import OutboxDispatcher
 from journeyman.platform.events.models import Event
 from journeyman.platform.kit.clock import now
 from journeyman.platform.kit.database import Database
 from journeyman.platform.kit.names import SIGNAL_CANCEL, TASK_WORKFLOW, Queue
+from journeyman.platform.kit.notifications import Notifications
 from journeyman.platform.kit.settings import Settings
 from journeyman.platform.kit.temporal import connect
+from journeyman.platform.lifecycle import transitions as lifecycle
 from journeyman.platform.outbox import repository, service
-from journeyman.platform.outbox.dispatcher import OutboxDispatcher
 from journeyman.platform.outbox.models import OutboxEntry
-from journeyman.platform.tasks import lifecycle
 from journeyman.platform.tasks.contract import StartTask, TaskState
 from support.api import Caller, RunningApi, api_settings, free_port, running
 from support.proxy import Proxy
@@ -332,8 +333,8 @@ async def test_the_outbox_is_looked_at_as_soon_as_something_is_in_it(
     api: RunningApi, caller: Caller, database: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """By notification: the poll alone would take a minute here."""
-    monkeypatch.setattr("journeyman.platform.outbox.dispatcher.POLL_EVERY", 60.0)
-    await until(api.resources.notifications.connected.is_set)
+    monkeypatch.setattr("journeyman.platform.dispatch.dispatcher.POLL_EVERY", 60.0)
+    await until(api.resources[Notifications].connected.is_set)
     for _ in range(3):
         task = await caller.submit()
         await until(delivered(database, task["id"]), timeout_s=8)

@@ -7,11 +7,11 @@ import sqlalchemy as sa
 
 from journeyman.platform.checkpoints.snapshots import SnapshotStore
 from journeyman.platform.events.models import Event
-from journeyman.platform.inference.models import LedgerEntry
 from journeyman.platform.kit.database import Database
 from journeyman.platform.kit.s3 import S3ObjectStore
-from journeyman.platform.sandboxes.leases import Claim, Leases
-from journeyman.platform.sandboxes.models import SandboxLease
+from journeyman.platform.leases.models import SandboxLease
+from journeyman.platform.leases.service import Claim, Leases
+from journeyman.platform.ledger.models import LedgerEntry
 from journeyman.platform.sandboxes.port import SandboxDriver
 from support.rows import make_project, make_task
 from support.sandboxes import Bare

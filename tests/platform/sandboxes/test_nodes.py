@@ -15,11 +15,11 @@ from journeyman.platform.events.models import Event
 from journeyman.platform.kit.clock import now
 from journeyman.platform.kit.database import Database
 from journeyman.platform.kit.s3 import S3ObjectStore
+from journeyman.platform.leases.models import SandboxLease, SandboxNode
+from journeyman.platform.leases.nodes import DEAD_AFTER, NodeKeeper
+from journeyman.platform.leases.service import Claim, Leases
 from journeyman.platform.sandboxes.errors import SandboxElsewhere
-from journeyman.platform.sandboxes.leases import Claim, Leases
 from journeyman.platform.sandboxes.local import LocalSandboxDriver
-from journeyman.platform.sandboxes.models import SandboxLease, SandboxNode
-from journeyman.platform.sandboxes.nodes import DEAD_AFTER, NodeKeeper
 from journeyman.platform.sandboxes.registry import reap
 from support.rows import make_project, make_task
 from support.sandboxes import Bare, shell

@@ -9,8 +9,8 @@ import sqlalchemy as sa
 
 from journeyman.platform.kit.database import Database
 from journeyman.platform.kit.settings import Settings
+from journeyman.platform.lifecycle import transitions as lifecycle
 from journeyman.platform.outbox.models import OutboxEntry
-from journeyman.platform.tasks import lifecycle
 from journeyman.platform.tasks.contract import TaskState
 from support.api import Caller, RunningApi, api_settings, free_port, running
 

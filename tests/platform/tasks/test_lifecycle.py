@@ -8,7 +8,7 @@ from journeyman.platform.events.models import Event
 from journeyman.platform.events.types import EventType
 from journeyman.platform.kit.database import Database
 from journeyman.platform.kit.errors import Conflict
-from journeyman.platform.tasks import lifecycle
+from journeyman.platform.lifecycle import transitions as lifecycle
 from journeyman.platform.tasks.contract import TERMINAL, TRANSITIONS, TaskState
 from support.api import Caller
 from support.rows import make_task

@@ -15,6 +15,7 @@ from journeyman.platform.kit.database import Database
 from journeyman.platform.kit.ids import new_id
 from journeyman.platform.kit.settings import Settings
 from journeyman.platform.outbox.models import OutboxEntry
+from journeyman.platform.replay.catalog import ReplayCatalog
 from journeyman.platform.tasks.models import Task
 from journeyman.platform.uploads.models import Upload
 from support.api import Caller, RunningApi, api_settings, fields_of, running
@@ -250,7 +251,7 @@ async def test_without_a_model_only_scripted_tasks_are_taken(clean_settings: Set
         assert response.status_code == 422
         assert response.json()["code"] == "no_model_configured"
         assert "JOURNEYMAN_MODEL_BASE_URL" in response.json()["detail"]
-        scripts = api.resources.catalog.scripts()
+        scripts = api.resources[ReplayCatalog].scripts()
         assert scripts, "the demo tasks are bundled"
 
 

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 import sqlalchemy as sa
 
+from journeyman.platform.checkpoints.snapshots import SnapshotStore
 from journeyman.platform.kit.database import Database
 from journeyman.platform.kit.settings import Settings
 from journeyman.platform.uploads.models import Upload
@@ -66,7 +67,7 @@ async def test_an_archive_becomes_a_workspace(api: RunningApi, caller: Caller, a
     upload = response.json()
     assert (upload["name"], upload["size"], upload["files"]) == ("my code", len(archive), 2)
     assert upload["digest"] == hashlib.sha256(archive).hexdigest()
-    data = await api.resources.snapshots.read(caller.project_id, upload["snapshot"], "workspace/src/a.py")
+    data = await api.resources[SnapshotStore].read(caller.project_id, upload["snapshot"], "workspace/src/a.py")
     assert data == b"print(1)\n"
     task = await caller.submit(workspace={"source": "archive", "upload_id": upload["id"]})
     assert task["workspace"] == {"source": "archive", "upload_id": upload["id"]}

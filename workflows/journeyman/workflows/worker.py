@@ -12,6 +12,7 @@ from temporalio.client import Client
 from temporalio.worker import UnsandboxedWorkflowRunner, Worker
 from temporalio.worker.workflow_sandbox import SandboxedWorkflowRunner, SandboxRestrictions
 
+from journeyman.platform import tables
 from journeyman.platform.checkpoints.snapshots import SnapshotStore
 from journeyman.platform.egress.addresses import AddressPolicy
 from journeyman.platform.inference.client import OpenAIModelEngine
@@ -23,10 +24,10 @@ from journeyman.platform.kit.object_store import ObjectStore
 from journeyman.platform.kit.s3 import S3ObjectStore
 from journeyman.platform.kit.settings import Settings
 from journeyman.platform.kit.temporal import connect
+from journeyman.platform.leases.nodes import NodeKeeper
+from journeyman.platform.leases.service import Leases
 from journeyman.platform.memory.service import MemoryService, memory_service
-from journeyman.platform.sandboxes.leases import Leases
 from journeyman.platform.sandboxes.local import LocalSandboxDriver
-from journeyman.platform.sandboxes.nodes import NodeKeeper
 from journeyman.platform.sandboxes.port import SandboxDriver
 from journeyman.workflows import timing
 from journeyman.workflows.activities.approvals import ApprovalActivities
@@ -79,6 +80,8 @@ class Resources:
 @asynccontextmanager
 async def open_resources(settings: Settings) -> AsyncIterator[Resources]:
     """The production resources of a worker, closed at the end of the block."""
+    # Foreign keys are resolved by name: every table must be known before the first statement.
+    assert tables.metadata.sorted_tables
     database = Database(
         create_engine(
             settings.database_url, pool_size=settings.database_pool_size, application_name="journeyman-worker"

@@ -3,24 +3,31 @@
 import asyncio
 from collections.abc import Awaitable, Callable
 from datetime import timedelta
-from typing import Any, Final, Literal
+from typing import Annotated, Any, Final, Literal
 
 import sqlalchemy as sa
-from fastapi import APIRouter
+from fastapi import APIRouter, Depends
 from fastapi.responses import Response
 from pydantic import BaseModel
+from temporalio.client import Client
 
-from journeyman.platform.api.dependencies import ResourcesDep
-from journeyman.platform.api.resources import Resources
 from journeyman.platform.approvals.repository import pending_by_kind
+from journeyman.platform.http.dependencies import DatabaseDep, resource
+from journeyman.platform.kit.database import Database
 from journeyman.platform.kit.errors import Unavailable
 from journeyman.platform.kit.metrics import APPROVALS_PENDING, LEDGER_AMBIGUOUS, TASKS, TASKS_PAUSED, metrics_page
+from journeyman.platform.kit.object_store import ObjectStore
+from journeyman.platform.ledger.service import LedgerService
 from journeyman.platform.tasks import repository as tasks
 from journeyman.platform.tasks.contract import PAUSE_REASONS, TaskState
 
 CHECK_TIMEOUT_S: Final = 2.0
 
 router = APIRouter()
+
+ObjectStoreDep = Annotated[ObjectStore, Depends(resource(ObjectStore))]
+TemporalDep = Annotated[Client, Depends(resource(Client))]
+LedgerDep = Annotated[LedgerService, Depends(resource(LedgerService))]
 
 
 class Check(BaseModel):
@@ -51,13 +58,13 @@ async def healthz() -> Health:
 
 
 @router.get("/readyz", tags=["health"])
-async def readyz(resources: ResourcesDep) -> Readiness:
+async def readyz(database: DatabaseDep, object_store: ObjectStoreDep, temporal: TemporalDep) -> Readiness:
     """Whether requests can be served. 503 while PostgreSQL or the object store is away."""
     names: tuple[str, ...] = ("database", "object_store", "temporal")
     results = await asyncio.gather(
-        _check(lambda: _ask_database(resources)),
-        _check(resources.object_store.check),
-        _check(lambda: _ask_temporal(resources)),
+        _check(lambda: _ask_database(database)),
+        _check(object_store.check),
+        _check(lambda: _ask_temporal(temporal)),
     )
     checks: dict[str, Check] = dict(zip(names, results, strict=True))
     down = [name for name in ("database", "object_store") if not checks[name].ok]
@@ -71,9 +78,9 @@ async def readyz(resources: ResourcesDep) -> Readiness:
 
 
 @router.get("/metrics", tags=["health"], response_class=Response)
-async def metrics(resources: ResourcesDep) -> Response:
+async def metrics(database: DatabaseDep, ledger: LedgerDep) -> Response:
     """Prometheus metrics of this process, and the numbers of tasks by state and of approvals that wait."""
-    await _check(lambda: _count(resources))
+    await _check(lambda: _count(database, ledger))
     body, media_type = metrics_page()
     return Response(body, media_type=media_type)
 
@@ -88,21 +95,21 @@ async def _check(ask: Callable[[], Awaitable[Any]]) -> Check:
     return Check(ok=True, detail=None)
 
 
-async def _ask_database(resources: Resources) -> None:
-    async with resources.database.transaction() as session:
+async def _ask_database(database: Database) -> None:
+    async with database.transaction() as session:
         await session.execute(sa.text("SELECT 1"))
 
 
-async def _ask_temporal(resources: Resources) -> None:
-    await resources.temporal.service_client.check_health(timeout=timedelta(seconds=1))
+async def _ask_temporal(temporal: Client) -> None:
+    await temporal.service_client.check_health(timeout=timedelta(seconds=1))
 
 
-async def _count(resources: Resources) -> None:
-    async with resources.database.transaction() as session:
+async def _count(database: Database, ledger: LedgerService) -> None:
+    async with database.transaction() as session:
         counts = await tasks.count_by_state(session)
         waiting = await tasks.count_by_pause(session)
         pending = await pending_by_kind(session)
-    ambiguous = await resources.ledger.ambiguous_entries()
+    ambiguous = await ledger.ambiguous_entries()
     for reason in PAUSE_REASONS:
         TASKS_PAUSED.labels(reason).set(waiting.get(reason, 0))
     LEDGER_AMBIGUOUS.set(ambiguous)

@@ -2,16 +2,16 @@
 
 from sqlalchemy.ext.asyncio import AsyncSession
 
+from journeyman.platform.approvals import plan_edits as editing
 from journeyman.platform.approvals import repository, service
 from journeyman.platform.approvals.models import Approval
 from journeyman.platform.approvals.service import Verdict
 from journeyman.platform.idempotency import service as idempotency
 from journeyman.platform.kit.errors import Conflict
-from journeyman.platform.plans import editing
 from journeyman.platform.plans.schemas import PlanInput
 from journeyman.platform.tasks import service as tasks
-from journeyman.platform.tasks.lifecycle import lock_task
 from journeyman.platform.tasks.models import Task
+from journeyman.platform.tasks.repository import lock_task
 
 
 async def edit(session: AsyncSession, project_id: str, task_id: str, wanted: PlanInput, *, by: str) -> int:

@@ -6,9 +6,14 @@ from typing import Annotated, Any, Final, Literal, Self
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Discriminator, Field, Tag, model_validator
 
-from journeyman.platform.api.fields import Input, Line, PlainText, not_blank
-from journeyman.platform.api.pagination import DEFAULT_LIMIT, PageLimit
 from journeyman.platform.approvals.models import Approval
+from journeyman.platform.http.fields import (
+    Input,
+    Line,
+    PlainText,
+    not_blank,
+)
+from journeyman.platform.http.pagination import DEFAULT_LIMIT, PageLimit
 from journeyman.platform.kit.database import Json
 
 DAY: Final = 24 * 3600

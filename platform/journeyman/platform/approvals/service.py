@@ -11,14 +11,15 @@ from typing import Any, Final, Literal
 
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from journeyman.platform.api.fields import refuse, unstorable
-from journeyman.platform.api.pagination import Position, decode_cursor, page_of
+from journeyman.platform.approvals import plan_edits as editing
 from journeyman.platform.approvals import repository
 from journeyman.platform.approvals.models import Approval
 from journeyman.platform.approvals.repository import ApprovalQuery
 from journeyman.platform.approvals.schemas import DAY, ApprovalFilter, Decide
 from journeyman.platform.events.log import append
 from journeyman.platform.events.types import EventType
+from journeyman.platform.http.fields import refuse, unstorable
+from journeyman.platform.http.pagination import Position, decode_cursor, page_of
 from journeyman.platform.idempotency import service as idempotency
 from journeyman.platform.kit.clock import now
 from journeyman.platform.kit.database import Json
@@ -27,9 +28,8 @@ from journeyman.platform.kit.ids import derived_id, is_id
 from journeyman.platform.kit.metrics import APPROVALS, count_after_commit
 from journeyman.platform.kit.names import SIGNAL_DECIDED
 from journeyman.platform.outbox import service as outbox
-from journeyman.platform.plans import editing
-from journeyman.platform.tasks.lifecycle import lock_task
 from journeyman.platform.tasks.models import Task
+from journeyman.platform.tasks.repository import lock_task
 
 _STATE: Final = {"approve": "approved", "reject": "rejected"}
 _TYPES: Final = {

@@ -2,16 +2,19 @@
 
 from typing import Annotated, Literal
 
-from fastapi import APIRouter, Header, Query
+from fastapi import APIRouter, Depends, Header, Query
 from fastapi.responses import Response
 
-from journeyman.platform.api.content import CONTENT_RESPONSES, Blob, content_response
-from journeyman.platform.api.dependencies import PrincipalDep, ResourcesDep, SessionDep
 from journeyman.platform.artifacts import service
 from journeyman.platform.artifacts.schemas import ArtifactList, ArtifactView, ReceiptList, ReceiptView
-from journeyman.platform.kit.object_store import blob_key
+from journeyman.platform.http.content import CONTENT_RESPONSES, Blob, content_response
+from journeyman.platform.http.dependencies import DatabaseDep, SessionDep, resource
+from journeyman.platform.kit.object_store import ObjectStore, blob_key
+from journeyman.platform.tenancy.dependencies import PrincipalDep
 
 router = APIRouter(tags=["artifacts"])
+
+ObjectStoreDep = Annotated[ObjectStore, Depends(resource(ObjectStore))]
 
 Kind = Literal["patch", "bundle", "log", "report", "file", "tool_output"]
 
@@ -32,18 +35,19 @@ async def list_artifacts(
 async def read_artifact(
     artifact_id: str,
     principal: PrincipalDep,
-    resources: ResourcesDep,
+    database: DatabaseDep,
+    object_store: ObjectStoreDep,
     range_: Annotated[str | None, Header(alias="Range")] = None,
 ) -> Response:
     """The artifact's bytes, or a range of them."""
-    async with resources.database.transaction() as session:
+    async with database.transaction() as session:
         artifact = await service.artifact(session, principal.project_id, artifact_id)
     key = blob_key(principal.project_id, artifact.digest)
     return await content_response(
         Blob(
             name=artifact.name, size=artifact.size, digest=artifact.digest, text=artifact.media_type.startswith("text/")
         ),
-        lambda start, length: resources.object_store.get(key, start=start, length=length),
+        lambda start, length: object_store.get(key, start=start, length=length),
         range_,
     )
 

@@ -4,9 +4,10 @@ from typing import Annotated
 
 from fastapi import APIRouter, Query
 
-from journeyman.platform.api.dependencies import PrincipalDep, SessionDep
 from journeyman.platform.board import service
 from journeyman.platform.board.schemas import BoardFilter, BoardView, NoteView, PlanStateView
+from journeyman.platform.http.dependencies import SessionDep
+from journeyman.platform.tenancy.dependencies import PrincipalDep
 
 router = APIRouter(prefix="/tasks", tags=["board"])
 

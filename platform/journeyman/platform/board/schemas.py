@@ -5,9 +5,9 @@ from typing import Annotated
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from journeyman.platform.api.pagination import DEFAULT_LIMIT, PageLimit
 from journeyman.platform.board.models import Kind
 from journeyman.platform.board.repository import Posted
+from journeyman.platform.http.pagination import DEFAULT_LIMIT, PageLimit
 from journeyman.platform.plans.models import Plan, Subtask
 
 

@@ -5,20 +5,25 @@ from typing import Final
 
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from journeyman.platform.api.pagination import Position, decode_cursor, page_of, seq_in
 from journeyman.platform.board import repository
 from journeyman.platform.board.models import Kind, Note
 from journeyman.platform.board.repository import NoteQuery, Posted
 from journeyman.platform.board.schemas import BoardFilter
 from journeyman.platform.events.log import append
 from journeyman.platform.events.types import EventType
+from journeyman.platform.http.pagination import (
+    Position,
+    decode_cursor,
+    page_of,
+    seq_in,
+)
 from journeyman.platform.kit.clock import now
 from journeyman.platform.kit.errors import InvalidInput
 from journeyman.platform.kit.ids import derived_id
 from journeyman.platform.plans import queries as plans
 from journeyman.platform.plans.models import Plan, Subtask
 from journeyman.platform.tasks import service as tasks
-from journeyman.platform.tasks.lifecycle import lock_task
+from journeyman.platform.tasks.repository import lock_task
 
 MOST_NOTES: Final = 1000
 """In one task: a role that writes without end fills no database and no prompt."""

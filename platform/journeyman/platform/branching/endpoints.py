@@ -2,30 +2,34 @@
 
 from fastapi import APIRouter, Response
 
-from journeyman.platform.api.dependencies import (
-    REPLAYED,
-    IdempotencyKeyDep,
-    PrincipalDep,
-    ResourcesDep,
-    SessionDep,
-    mark_replayed,
-)
 from journeyman.platform.branching import preview, rewinds
 from journeyman.platform.branching.forks import Fork, ForkService
 from journeyman.platform.branching.schemas import ForkTask, PreviewView, RewindList, RewindTask, RewindView
-from journeyman.platform.tasks.schemas import TaskView
+from journeyman.platform.budgets.dependencies import BudgetWarningsDep
+from journeyman.platform.checkpoints.dependencies import SnapshotsDep
+from journeyman.platform.http.dependencies import (
+    REPLAYED,
+    DatabaseDep,
+    IdempotencyKeyDep,
+    SessionDep,
+    SettingsDep,
+    mark_replayed,
+)
+from journeyman.platform.submission.dependencies import CatalogDep
+from journeyman.platform.submission.schemas import TaskView
+from journeyman.platform.tenancy.dependencies import PrincipalDep
 
 router = APIRouter(prefix="/tasks", tags=["checkpoints"])
 
 
 @router.get("/{task_id}/checkpoints/{checkpoint_id}/preview")
 async def preview_rewind(
-    task_id: str, checkpoint_id: str, principal: PrincipalDep, resources: ResourcesDep
+    task_id: str, checkpoint_id: str, principal: PrincipalDep, database: DatabaseDep, snapshots: SnapshotsDep
 ) -> PreviewView:
     """What a rewind to the checkpoint would change, and what a fork from it would begin with. Changes nothing."""
-    async with resources.database.transaction() as session:
+    async with database.transaction() as session:
         view, workspaces = await preview.preview(session, principal.project_id, task_id, checkpoint_id)
-    view.files = await preview.compare(resources.snapshots, principal.project_id, workspaces)
+    view.files = await preview.compare(snapshots, principal.project_id, workspaces)
     return view
 
 
@@ -72,17 +76,19 @@ async def fork_task(
     body: ForkTask,
     principal: PrincipalDep,
     session: SessionDep,
-    resources: ResourcesDep,
+    budget_warnings: BudgetWarningsDep,
+    catalog: CatalogDep,
+    settings: SettingsDep,
     response: Response,
     idempotency_key: IdempotencyKeyDep = None,
 ) -> TaskView:
     """Go on from a checkpoint in a new task, with its conversations, files and ledger. The task itself, running or ended, is
     left as it is.
     """
-    forks = ForkService(resources.settings, resources.catalog)
+    forks = ForkService(settings, catalog)
     made = await forks.fork(session, Fork(principal.project_id, task_id, body, principal.key_id, idempotency_key))
     response.headers["Location"] = f"/v1/tasks/{made.task.id}"
     if made.replayed:
         response.status_code = 200
         mark_replayed(response)
-    return TaskView.whole(made.task, resources.budget_warnings)
+    return TaskView.whole(made.task, budget_warnings.of_task(made.task))

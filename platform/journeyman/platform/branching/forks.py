@@ -16,16 +16,16 @@ from journeyman.platform.checkpoints.models import Checkpoint
 from journeyman.platform.events.log import append
 from journeyman.platform.events.types import EventType
 from journeyman.platform.idempotency import service as idempotency
-from journeyman.platform.inference.replay.catalog import ReplayCatalog
 from journeyman.platform.kit.database import Json
 from journeyman.platform.kit.ids import new_id
 from journeyman.platform.kit.settings import Settings
 from journeyman.platform.outbox import service as outbox
+from journeyman.platform.replay.catalog import ReplayCatalog
+from journeyman.platform.submission.service import Submitted, check_engine, unstarted
 from journeyman.platform.tasks import repository as task_rows
 from journeyman.platform.tasks import service as tasks
 from journeyman.platform.tasks.contract import StartTask
 from journeyman.platform.tasks.models import Task
-from journeyman.platform.tasks.service import Submitted, check_engine
 
 _SUFFIX: Final = " (fork)"
 _MAX_TITLE: Final = 200
@@ -104,7 +104,7 @@ async def _carry_over(session: AsyncSession, parent: Task, checkpoint: Checkpoin
 
 def _new_task(fork_id: str, parent: Task, checkpoint: Checkpoint, body: ForkTask) -> Task:
     budget = parent.budget if body.budget is None else body.budget.model_dump(mode="json", exclude_none=True)
-    return tasks.unstarted(
+    return unstarted(
         id=fork_id,
         project_id=parent.project_id,
         title=parent.title.removesuffix(_SUFFIX)[: _MAX_TITLE - len(_SUFFIX)] + _SUFFIX,

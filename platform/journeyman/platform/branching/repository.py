@@ -11,16 +11,17 @@ from sqlalchemy.ext.asyncio import AsyncSession
 from sqlalchemy.orm import aliased
 
 from journeyman.platform.branching.history import PLANS, TOLD, Told, fold
+from journeyman.platform.branching.models import Rewind
 from journeyman.platform.branching.restore import CODER, Conversation, Cut, Kept, Point
-from journeyman.platform.checkpoints.models import Checkpoint, Rewind
+from journeyman.platform.checkpoints.models import Checkpoint
 from journeyman.platform.events.models import Event
-from journeyman.platform.inference.models import Account
 from journeyman.platform.kit.clock import now
 from journeyman.platform.kit.database import Json
+from journeyman.platform.ledger.models import Account
+from journeyman.platform.ledger.wall_time import worked_seconds
 from journeyman.platform.plans.models import Plan
 from journeyman.platform.steering.models import PersonMessage
 from journeyman.platform.tasks.models import Task
-from journeyman.platform.tasks.wall_time import worked_seconds
 from journeyman.platform.threads.models import Message, Thread
 
 
@@ -255,3 +256,13 @@ async def spent(session: AsyncSession, task: Task) -> Json:
         "steps": account.steps if account is not None else 0,
         "wall_s": int(worked_seconds(task, now())),
     }
+
+
+async def pending_rewind(session: AsyncSession, task_id: str) -> str | None:
+    """The oldest rewind of the task that was asked for and is not applied."""
+    return await session.scalar(
+        sa.select(Rewind.id)
+        .where(Rewind.task_id == task_id, Rewind.applied_at.is_(None))
+        .order_by(Rewind.requested_at, Rewind.id)
+        .limit(1)
+    )

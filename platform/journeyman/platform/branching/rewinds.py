@@ -8,11 +8,12 @@ from sqlalchemy.ext.asyncio import AsyncSession
 
 from journeyman.platform.approvals.withdrawal import withdraw
 from journeyman.platform.branching import copies, repository
+from journeyman.platform.branching.models import Rewind
 from journeyman.platform.branching.restore import restore
 from journeyman.platform.branching.resuming import STATES, carry_over, described, say
 from journeyman.platform.branching.schemas import RewindTask
 from journeyman.platform.checkpoints import service as checkpoints
-from journeyman.platform.checkpoints.models import Checkpoint, Rewind
+from journeyman.platform.checkpoints.models import Checkpoint
 from journeyman.platform.events.log import append
 from journeyman.platform.events.types import EventType
 from journeyman.platform.idempotency import service as idempotency
@@ -20,11 +21,12 @@ from journeyman.platform.kit.clock import now
 from journeyman.platform.kit.errors import NotFound
 from journeyman.platform.kit.ids import new_id
 from journeyman.platform.kit.names import SIGNAL_REWIND
+from journeyman.platform.lifecycle import transitions as lifecycle
 from journeyman.platform.outbox import service as outbox
-from journeyman.platform.tasks import lifecycle
 from journeyman.platform.tasks import service as tasks
 from journeyman.platform.tasks.contract import TaskProgress
 from journeyman.platform.tasks.models import Task
+from journeyman.platform.tasks.repository import lock_task
 
 LIMIT: Final = 100
 KEPT_PAUSES: Final = frozenset({"user", "budget"})
@@ -87,7 +89,7 @@ async def apply(session: AsyncSession, task_id: str, rewind_id: str) -> TaskProg
 
     The caller has stopped all that ran for the task, and releases its sandboxes after the commit.
     """
-    task = await lifecycle.lock_task(session, task_id)
+    task = await lock_task(session, task_id)
     rewind = await repository.get_rewind(session, task_id, rewind_id)
     if rewind is None:
         raise NotFound(f"Task {task_id} has no rewind {rewind_id}.")

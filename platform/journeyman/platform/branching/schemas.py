@@ -5,12 +5,18 @@ from typing import Annotated, Literal
 
 from pydantic import AfterValidator, BaseModel, Field
 
-from journeyman.platform.api.fields import Input, Line, PlainText, at_most_bytes, not_blank
+from journeyman.platform.branching.models import Rewind
 from journeyman.platform.checkpoints.diff import ChangeKind
-from journeyman.platform.checkpoints.models import Rewind
+from journeyman.platform.http.fields import (
+    Input,
+    Line,
+    PlainText,
+    at_most_bytes,
+    not_blank,
+)
 from journeyman.platform.steering.schemas import MAX_TEXT
+from journeyman.platform.submission.schemas import MAX_INSTRUCTION, Budget
 from journeyman.platform.tasks.contract import Phase
-from journeyman.platform.tasks.schemas import MAX_INSTRUCTION, Budget
 
 CheckpointId = Annotated[Line, Field(max_length=80)]
 

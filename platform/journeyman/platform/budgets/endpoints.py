@@ -2,9 +2,11 @@
 
 from fastapi import APIRouter
 
-from journeyman.platform.api.dependencies import AdminDep, ResourcesDep, SessionDep
 from journeyman.platform.budgets import service
+from journeyman.platform.budgets.dependencies import BudgetWarningsDep
 from journeyman.platform.budgets.schemas import BudgetView, ChangedBudget, ProjectBudget
+from journeyman.platform.http.dependencies import SessionDep
+from journeyman.platform.tenancy.dependencies import AdminDep
 from journeyman.platform.tenancy.service import administered_project
 
 router = APIRouter(prefix="/projects/{project_id}/budget", tags=["usage"])
@@ -19,7 +21,7 @@ async def read_project_budget(project_id: str, admin: AdminDep, session: Session
 
 @router.patch("")
 async def change_project_budget(
-    project_id: str, changes: ProjectBudget, admin: AdminDep, session: SessionDep, resources: ResourcesDep
+    project_id: str, changes: ProjectBudget, admin: AdminDep, session: SessionDep, budget_warnings: BudgetWarningsDep
 ) -> ChangedBudget:
     """Raise, lower or (with null) take away limits. Tasks that wait for a limit which was raised go on, once each."""
     await administered_project(session, admin, project_id)
@@ -27,5 +29,5 @@ async def change_project_budget(
     return ChangedBudget(
         **BudgetView.of(changed.standing).model_dump(),
         resumed=changed.resumed,
-        warnings=resources.budget_warnings.of_budget(changed.standing.budget),
+        warnings=budget_warnings.of_budget(changed.standing.budget),
     )

@@ -9,8 +9,8 @@ import sqlalchemy as sa
 from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from journeyman.platform.budgets.standing import Standing
-from journeyman.platform.inference.models import BudgetWarning
+from journeyman.platform.ledger.limits import Standing
+from journeyman.platform.ledger.models import BudgetWarning
 from journeyman.platform.tasks.contract import TERMINAL
 from journeyman.platform.tasks.models import Task
 from journeyman.platform.tenancy.models import Project

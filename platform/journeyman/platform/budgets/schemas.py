@@ -5,9 +5,15 @@ from typing import Annotated
 
 from pydantic import BaseModel, Field
 
-from journeyman.platform.api.fields import Input
-from journeyman.platform.budgets.standing import LIMITS, Level, Period, Standing, number
 from journeyman.platform.budgets.warnings import BudgetWarning
+from journeyman.platform.http.fields import Input
+from journeyman.platform.ledger.limits import (
+    LIMITS,
+    Level,
+    Period,
+    Standing,
+    number,
+)
 
 
 class ProjectBudget(Input):

@@ -8,7 +8,6 @@ from sqlalchemy.ext.asyncio import AsyncSession
 
 from journeyman.platform.budgets import repository
 from journeyman.platform.budgets.schemas import ProjectBudget
-from journeyman.platform.budgets.standing import WARN_SHARE, Standing, period_start
 from journeyman.platform.events.log import append
 from journeyman.platform.events.types import EventType
 from journeyman.platform.kit.clock import now
@@ -16,9 +15,11 @@ from journeyman.platform.kit.database import Json
 from journeyman.platform.kit.errors import BudgetExhausted
 from journeyman.platform.kit.metrics import BUDGET_EXHAUSTED, BUDGET_WARNED, count_after_commit
 from journeyman.platform.kit.names import SIGNAL_RESUME
+from journeyman.platform.ledger.limits import WARN_SHARE, Standing, period_start
+from journeyman.platform.lifecycle import transitions as lifecycle
 from journeyman.platform.outbox import service as outbox
-from journeyman.platform.tasks import lifecycle
 from journeyman.platform.tasks.models import Task
+from journeyman.platform.tasks.repository import lock_task
 
 _WORDS = {"max_tokens": "tokens", "max_cost_usd": "US dollars", "max_wall_s": "seconds of work", "max_steps": "steps"}
 
@@ -70,7 +71,7 @@ async def exhausted(
         return
     await append(session, task_id, EventType.BUDGET_EXHAUSTED, {**known, "detail": detail})
     count_after_commit(session, BUDGET_EXHAUSTED, str(known.get("level", "task")), str(known.get("limit", "unknown")))
-    task = await lifecycle.lock_task(session, task_id)
+    task = await lock_task(session, task_id)
     budget = project.budget if known.get("level") == "project" else task.budget
     if known and _moved(known, budget):
         await _resume(session, project_id, task_id)
@@ -111,7 +112,7 @@ async def standings(session: AsyncSession, project_id: str, task_id: str | None 
 async def _resume_waiting(session: AsyncSession, project_id: str, budget: Json) -> int:
     resumed = 0
     for task_id in await repository.waiting_for_project(session, project_id):
-        task = await lifecycle.lock_task(session, task_id)
+        task = await lock_task(session, task_id)
         detail = task.paused_detail
         if task.paused_reason != "budget" or not detail or detail.get("level") != "project":
             continue

@@ -7,9 +7,9 @@ from typing import Final, Literal
 from pydantic import BaseModel
 
 from journeyman.platform.inference.gateway.routing import Routing
-from journeyman.platform.inference.pricing import PriceTable
 from journeyman.platform.kit.database import Json
 from journeyman.platform.kit.settings import Settings
+from journeyman.platform.ledger.pricing import PriceTable
 from journeyman.platform.tasks.contract import TERMINAL, TaskState
 from journeyman.platform.tasks.models import Task
 

@@ -5,9 +5,8 @@ from typing import Annotated, Final
 from fastapi import APIRouter, Header, Query
 from fastapi.responses import PlainTextResponse, Response
 
-from journeyman.platform.api.content import CONTENT_RESPONSES, Blob, content_response
-from journeyman.platform.api.dependencies import PrincipalDep, ResourcesDep, SessionDep
 from journeyman.platform.checkpoints import service
+from journeyman.platform.checkpoints.dependencies import SnapshotsDep
 from journeyman.platform.checkpoints.paths import relative
 from journeyman.platform.checkpoints.schemas import (
     CheckpointFilter,
@@ -20,6 +19,9 @@ from journeyman.platform.checkpoints.schemas import (
     FilesFilter,
     FileView,
 )
+from journeyman.platform.http.content import CONTENT_RESPONSES, Blob, content_response
+from journeyman.platform.http.dependencies import DatabaseDep, SessionDep
+from journeyman.platform.tenancy.dependencies import PrincipalDep
 
 router = APIRouter(prefix="/tasks", tags=["workspace"])
 
@@ -39,12 +41,16 @@ async def list_checkpoints(
 
 @router.get("/{task_id}/files")
 async def list_files(
-    task_id: str, query: Annotated[FilesFilter, Query()], principal: PrincipalDep, resources: ResourcesDep
+    task_id: str,
+    query: Annotated[FilesFilter, Query()],
+    principal: PrincipalDep,
+    database: DatabaseDep,
+    snapshots: SnapshotsDep,
 ) -> FileList:
     """The workspace's files at a point of the task."""
-    async with resources.database.transaction() as session:
+    async with database.transaction() as session:
         digest = await service.snapshot_at(session, principal.project_id, task_id, query.checkpoint, field="checkpoint")
-    entries, truncated = await service.files(resources.snapshots, principal.project_id, digest, query.path)
+    entries, truncated = await service.files(snapshots, principal.project_id, digest, query.path)
     return FileList(snapshot=digest, data=[FileView.of(entry) for entry in entries], truncated=truncated)
 
 
@@ -53,17 +59,18 @@ async def read_file(
     task_id: str,
     query: Annotated[ContentFilter, Query()],
     principal: PrincipalDep,
-    resources: ResourcesDep,
+    database: DatabaseDep,
+    snapshots: SnapshotsDep,
     range_: Annotated[str | None, Header(alias="Range")] = None,
 ) -> Response:
     """A file's bytes at a point of the task, or a range of them."""
     project_id = principal.project_id
-    async with resources.database.transaction() as session:
+    async with database.transaction() as session:
         digest = await service.snapshot_at(session, project_id, task_id, query.checkpoint, field="checkpoint")
-    entry = await service.content(resources.snapshots, project_id, digest, query.path)
+    entry = await service.content(snapshots, project_id, digest, query.path)
     return await content_response(
         Blob(name=relative(entry.path), size=entry.size, digest=entry.sha256, text=False),
-        lambda start, length: resources.snapshots.read(project_id, digest, entry.path, start, length),
+        lambda start, length: snapshots.read(project_id, digest, entry.path, start, length),
         range_,
     )
 
@@ -77,15 +84,16 @@ async def read_diff(
     task_id: str,
     query: Annotated[DiffFilter, Query()],
     principal: PrincipalDep,
-    resources: ResourcesDep,
+    database: DatabaseDep,
+    snapshots: SnapshotsDep,
     accept: Annotated[str | None, Header()] = None,
 ) -> DiffView | Response:
     """What changed in the workspace between two points; with `Accept: text/x-diff` as one patch."""
     project_id = principal.project_id
-    async with resources.database.transaction() as session:
+    async with database.transaction() as session:
         before = await service.snapshot_at(session, project_id, task_id, query.from_, field="from")
         after = await service.snapshot_at(session, project_id, task_id, query.to, field="to")
-    found = await service.changes(resources.snapshots, project_id, before, after)
+    found = await service.changes(snapshots, project_id, before, after)
     if accept is not None and DIFF_MEDIA_TYPE in accept:
         whole = "".join(change.patch for change in found).encode("utf-8", "surrogateescape")
         return PlainTextResponse(whole, media_type=DIFF_MEDIA_TYPE)

@@ -5,7 +5,9 @@ from collections.abc import Sequence
 import sqlalchemy as sa
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from journeyman.platform.checkpoints.models import Checkpoint, Rewind
+from journeyman.platform.checkpoints.models import Checkpoint
+from journeyman.platform.events.models import Event
+from journeyman.platform.events.types import EventType
 from journeyman.platform.tasks.models import Task
 
 
@@ -30,8 +32,17 @@ async def newest(session: AsyncSession, task: Task) -> Checkpoint | None:
     if own is not None:
         return own
     if task.epoch:
-        origin = sa.select(Rewind.checkpoint_id).where(Rewind.task_id == task.id, Rewind.epoch == task.epoch)
-        return await session.scalar(sa.select(Checkpoint).where(Checkpoint.id == origin.scalar_subquery()))
+        rewound = (
+            sa.select(Event.data["to_seq"].as_integer())
+            .where(Event.task_id == task.id, Event.type == EventType.TASK_REWOUND)
+            .order_by(Event.seq.desc())
+            .limit(1)
+        )
+        return await session.scalar(
+            sa.select(Checkpoint).where(
+                Checkpoint.task_id == task.id, Checkpoint.event_seq == rewound.scalar_subquery()
+            )
+        )
     if task.forked_from:
         return await session.get(Checkpoint, task.forked_from["checkpoint_id"])
     return None

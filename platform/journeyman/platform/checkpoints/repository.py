@@ -7,7 +7,7 @@ import sqlalchemy as sa
 from sqlalchemy.dialects.postgresql import JSONB, insert
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from journeyman.platform.checkpoints.models import Rewind, SnapshotRow
+from journeyman.platform.checkpoints.models import SnapshotRow
 from journeyman.platform.events.log import NewEvent, append_all
 from journeyman.platform.events.types import EventType
 from journeyman.platform.kit.database import Json
@@ -135,13 +135,3 @@ async def store(session: AsyncSession, point: Point, event_seq: int, after: Afte
     )
     if made is None:
         raise Conflict(f"Thread {point.thread_id} is history since its task was rewound.", code="superseded")
-
-
-async def pending_rewind(session: AsyncSession, task_id: str) -> str | None:
-    """The oldest rewind of the task that was asked for and is not applied."""
-    return await session.scalar(
-        sa.select(Rewind.id)
-        .where(Rewind.task_id == task_id, Rewind.applied_at.is_(None))
-        .order_by(Rewind.requested_at, Rewind.id)
-        .limit(1)
-    )

@@ -6,10 +6,10 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from journeyman.platform.api.pagination import DEFAULT_LIMIT, PageLimit
 from journeyman.platform.checkpoints.diff import ChangeKind, FileChange
 from journeyman.platform.checkpoints.models import Checkpoint
 from journeyman.platform.checkpoints.paths import relative, valid_text
+from journeyman.platform.http.pagination import DEFAULT_LIMIT, PageLimit
 from journeyman.platform.kit.database import Json
 from journeyman.platform.sandboxes.port import TreeEntry
 

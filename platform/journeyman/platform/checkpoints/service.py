@@ -5,13 +5,18 @@ from typing import Final
 
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from journeyman.platform.api.fields import refuse
-from journeyman.platform.api.pagination import Position, decode_cursor, page_of, seq_in
 from journeyman.platform.checkpoints import queries
 from journeyman.platform.checkpoints.models import Checkpoint
 from journeyman.platform.checkpoints.paths import ROOT, normal, relative
 from journeyman.platform.checkpoints.schemas import CheckpointFilter
 from journeyman.platform.checkpoints.snapshots import FileChange, SnapshotStore
+from journeyman.platform.http.fields import refuse
+from journeyman.platform.http.pagination import (
+    Position,
+    decode_cursor,
+    page_of,
+    seq_in,
+)
 from journeyman.platform.kit.errors import NotFound
 from journeyman.platform.kit.ids import is_id
 from journeyman.platform.sandboxes.port import TreeEntry

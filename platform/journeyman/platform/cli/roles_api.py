@@ -8,7 +8,8 @@ import uvloop
 from fastapi import FastAPI
 
 from journeyman.platform.api.app import create_app
-from journeyman.platform.api.resources import Resources
+from journeyman.platform.events.stream import EventFeed
+from journeyman.platform.http.dependencies import Resources
 from journeyman.platform.kit import telemetry
 from journeyman.platform.kit.settings import Settings
 from journeyman.platform.kit.watchdog import watching
@@ -31,7 +32,7 @@ class ApiServer(uvicorn.Server):
         return resources
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        await self.resources.feed.close()
+        await self.resources[EventFeed].close()
         await super().shutdown(sockets)
 
 

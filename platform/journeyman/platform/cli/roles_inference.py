@@ -33,8 +33,8 @@ def run_replay_engine(settings: Settings, host: str, port: int) -> None:
     """Serve scripted answers at ``host:port`` under ``/v1``."""
     from aiohttp import web
 
-    from journeyman.platform.inference.replay.app import create_replay_app
-    from journeyman.platform.inference.replay.catalog import ReplayCatalog
+    from journeyman.platform.replay.app import create_replay_app
+    from journeyman.platform.replay.catalog import ReplayCatalog
 
     observed = telemetry.setup("replay", settings)
     try:

@@ -3,17 +3,21 @@
 from contextlib import aclosing
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Header, Query
+from fastapi import APIRouter, Depends, Header, Query
 from fastapi.responses import StreamingResponse
 from starlette.types import Send
 
-from journeyman.platform.api.dependencies import PrincipalDep, ResourcesDep, SessionDep
-from journeyman.platform.api.fields import refuse
 from journeyman.platform.events import service
 from journeyman.platform.events.schemas import EventFilter, EventPage, EventView, StreamFilter, wanted
+from journeyman.platform.events.stream import EventFeed
+from journeyman.platform.http.dependencies import DatabaseDep, SessionDep, resource
+from journeyman.platform.http.fields import refuse
 from journeyman.platform.tasks import service as tasks
+from journeyman.platform.tenancy.dependencies import PrincipalDep
 
 router = APIRouter(prefix="/tasks", tags=["events"])
+
+FeedDep = Annotated[EventFeed, Depends(resource(EventFeed))]
 
 
 class EventStream(StreamingResponse):
@@ -55,15 +59,16 @@ async def stream_events(
     task_id: str,
     query: Annotated[StreamFilter, Query()],
     principal: PrincipalDep,
-    resources: ResourcesDep,
+    database: DatabaseDep,
+    feed: FeedDep,
     last_event_id: Annotated[str | None, Header(description="Go on behind this seq; goes before `after`.")] = None,
 ) -> EventStream:
     """Everything behind `after`, then what happens as it happens. Can be resumed from any point."""
     after = query.after if last_event_id is None else _seq(last_event_id)
-    async with resources.database.transaction() as session:
+    async with database.transaction() as session:
         await tasks.read(session, principal.project_id, task_id)
     return EventStream(
-        resources.feed.follow(task_id, after, wanted(query.types)),
+        feed.follow(task_id, after, wanted(query.types)),
         headers={"Cache-Control": "no-cache, no-transform", "X-Accel-Buffering": "no"},
     )
 

@@ -6,10 +6,10 @@ from typing import Annotated, Final
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
-from journeyman.platform.api.pagination import DEFAULT_LIMIT, PageLimit
 from journeyman.platform.events.models import Event
 from journeyman.platform.events.repository import EventRow
 from journeyman.platform.events.types import EventType
+from journeyman.platform.http.pagination import DEFAULT_LIMIT, PageLimit
 from journeyman.platform.kit.database import Json
 
 

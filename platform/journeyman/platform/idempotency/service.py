@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from journeyman.platform.api.fields import refuse
+from journeyman.platform.http.fields import refuse
 from journeyman.platform.idempotency import repository
 from journeyman.platform.kit.errors import Conflict
 

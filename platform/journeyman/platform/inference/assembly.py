@@ -8,7 +8,8 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from journeyman.platform.inference.errors import ModelRejected
-from journeyman.platform.inference.port import Delta, OnDelta, TokenUsage, ToolCall
+from journeyman.platform.inference.port import Delta, OnDelta, ToolCall
+from journeyman.platform.ledger.usage import TokenUsage
 
 MAX_ANSWER_CHARS: Final = 64 * 1024 * 1024
 """An engine that never stops must not fill the worker's memory."""

@@ -15,7 +15,12 @@ import openai
 
 from journeyman.platform.inference.assembly import StreamAssembler
 from journeyman.platform.inference.errors import ACCOUNT_RETRY_S, REFUSAL_CODES, ModelRejected, ModelUnavailable
-from journeyman.platform.inference.port import CallIdentity, ModelAnswer, ModelRequest, OnDelta, TokenUsage
+from journeyman.platform.inference.port import (
+    CallIdentity,
+    ModelAnswer,
+    ModelRequest,
+    OnDelta,
+)
 from journeyman.platform.inference.redaction import error_text
 from journeyman.platform.inference.refusals import RefusalKind
 from journeyman.platform.kit import clock
@@ -23,6 +28,7 @@ from journeyman.platform.kit.errors import BudgetExhausted, JourneymanError
 from journeyman.platform.kit.logging import get_logger
 from journeyman.platform.kit.settings import Settings
 from journeyman.platform.kit.telemetry import inject, model_span
+from journeyman.platform.ledger.usage import TokenUsage
 
 _RETRYABLE_STATUS: Final = frozenset({408, 409, 425, 429})
 _CONNECT_TIMEOUT_S: Final = 5.0

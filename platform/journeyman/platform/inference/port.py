@@ -7,15 +7,13 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal, Protocol
 
+from journeyman.platform.ledger.usage import TokenUsage
+
 HEADER_PROJECT: Final = "X-Journeyman-Project"
 HEADER_TASK: Final = "X-Journeyman-Task"
 HEADER_THREAD: Final = "X-Journeyman-Thread"
 HEADER_REQUEST: Final = "X-Journeyman-Request"
 HEADER_ATTEMPT: Final = "X-Journeyman-Attempt"
-
-
-MAX_COUNT: Final = 1_000_000_000
-"""The most tokens that one call is believed to have used."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,60 +69,6 @@ class ToolCall:
     name: str
     arguments: str
     extra: Mapping[str, Any] = field(default_factory=dict)
-
-
-@dataclass(frozen=True, slots=True)
-class TokenUsage:
-    """Tokens as the engine counted them. ``cached_tokens`` are part of the prompt, ``reasoning_tokens`` of the completion."""
-
-    prompt_tokens: int = 0
-    cached_tokens: int = 0
-    completion_tokens: int = 0
-    reasoning_tokens: int = 0
-
-    @classmethod
-    def from_wire(cls, usage: object) -> "TokenUsage | None":
-        """From an OpenAI ``usage`` object, or one of a kind that engines send in its place. None when it cannot be meant.
-
-        Rules: absent, null and negative counts are 0, strings of digits are numbers, details that are no objects are absent. A
-        usage without any tokens, or with more than :data:`MAX_COUNT`, is None: the caller estimates. Cached tokens that are more
-        than the prompt's were not counted in it (engines that report what was not cached), and are added. Reasoning tokens that
-        ``total_tokens`` has beyond prompt and completion were not counted either, and are added to the completion.
-        """
-        if not isinstance(usage, Mapping):
-            return None
-        prompt_details = _details(usage, "prompt_tokens_details", "input_tokens_details")
-        completion_details = _details(usage, "completion_tokens_details", "output_tokens_details")
-        cached = _count(prompt_details.get("cached_tokens")) or _count(usage.get("prompt_cache_hit_tokens"))
-        prompt = _count(usage.get("prompt_tokens"))
-        if not prompt and "input_tokens" in usage:
-            cached = cached or _count(usage.get("cache_read_input_tokens"))
-            prompt = _count(usage.get("input_tokens"))
-            if "cache_read_input_tokens" in usage or "cache_creation_input_tokens" in usage:
-                prompt += cached + _count(usage.get("cache_creation_input_tokens"))
-        elif cached > prompt:
-            prompt += cached
-        completion = _count(usage.get("completion_tokens")) or _count(usage.get("output_tokens"))
-        reasoning = _count(completion_details.get("reasoning_tokens")) or _count(usage.get("reasoning_tokens"))
-        if reasoning and _count(usage.get("total_tokens")) == prompt + completion + reasoning:
-            completion += reasoning
-        if not prompt + completion or max(prompt, cached, completion, reasoning) > MAX_COUNT:
-            return None
-        return cls(prompt, min(cached, prompt), completion, min(reasoning, completion))
-
-
-def _details(usage: Mapping[str, Any], *names: str) -> Mapping[str, Any]:
-    return next((value for name in names if isinstance(value := usage.get(name), Mapping)), {})
-
-
-def _count(value: object) -> int:
-    """A number of tokens; engines have been seen to send nulls, floats, strings and -1."""
-    if isinstance(value, bool) or not isinstance(value, int | float | str):
-        return 0
-    try:
-        return min(max(int(value), 0), MAX_COUNT + 1)
-    except (OverflowError, ValueError):
-        return 0
 
 
 @dataclass(frozen=True, slots=True)

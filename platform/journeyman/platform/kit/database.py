@@ -3,7 +3,6 @@
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from datetime import datetime
-from importlib import import_module
 from typing import Any, ClassVar
 
 import sqlalchemy as sa
@@ -60,8 +59,6 @@ class Database:
     """Hands out transactions. One request or one activity uses one, committed at its edge."""
 
     def __init__(self, engine: AsyncEngine) -> None:
-        # Foreign keys are resolved by name: every table must be known before the first statement, in every process.
-        import_module("journeyman.platform.kit.tables")
         self.engine = engine
         self._autocommit = engine.execution_options(isolation_level="AUTOCOMMIT")
         self._sessions = async_sessionmaker(engine, expire_on_commit=False)

@@ -116,6 +116,11 @@ class Settings(BaseSettings):
         """Whether scripted answers stand in for a model: said on every screen."""
         return self.model_base_url is None
 
+    @property
+    def engine(self) -> Literal["replay", "model"]:
+        """What answers for the agents: a model, or the replay engine with its scripts."""
+        return "replay" if self.uses_replay_engine else "model"
+
     @model_validator(mode="after")
     def _together_means_all_roles(self) -> Self:
         missing = {"orchestration", "models", "sandboxes"} - {role.strip() for role in self.worker_roles.split(",")}

@@ -5,8 +5,8 @@ from dataclasses import dataclass
 
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from journeyman.platform.api.fields import refuse
-from journeyman.platform.api.pagination import Position, decode_cursor, page_of
+from journeyman.platform.http.fields import refuse
+from journeyman.platform.http.pagination import Position, decode_cursor, page_of
 from journeyman.platform.idempotency import service as idempotency
 from journeyman.platform.kit.clock import now
 from journeyman.platform.kit.errors import Conflict, NotFound

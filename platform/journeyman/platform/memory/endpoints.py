@@ -2,15 +2,14 @@
 
 from typing import Annotated
 
-from fastapi import APIRouter, Query, Response
+from fastapi import APIRouter, Depends, Query, Response
 
-from journeyman.platform.api.dependencies import (
+from journeyman.platform.http.dependencies import (
     REPLAYED,
     IdempotencyKeyDep,
-    PrincipalDep,
-    ResourcesDep,
     SessionDep,
     mark_replayed,
+    resource,
 )
 from journeyman.platform.memory import curation
 from journeyman.platform.memory.curation import Traced
@@ -27,8 +26,12 @@ from journeyman.platform.memory.schemas import (
     SearchResult,
     SourceView,
 )
+from journeyman.platform.memory.service import MemoryService
+from journeyman.platform.tenancy.dependencies import PrincipalDep
 
 router = APIRouter(prefix="/memory", tags=["memory"])
+
+MemoryDep = Annotated[MemoryService, Depends(resource(MemoryService))]
 
 
 @router.get("")
@@ -41,9 +44,9 @@ async def list_memories(
 
 
 @router.post("/search")
-async def search_memories(body: SearchMemory, principal: PrincipalDep, resources: ResourcesDep) -> SearchResult:
+async def search_memories(body: SearchMemory, principal: PrincipalDep, memory: MemoryDep) -> SearchResult:
     """What fits the query, as agents find it. It does not count as a use."""
-    found = await resources.memory.recall(principal.project_id, body.query, limit=body.limit, kinds=body.kinds)
+    found = await memory.recall(principal.project_id, body.query, limit=body.limit, kinds=body.kinds)
     return SearchResult(
         data=[FoundMemory.found(hit.memory, hit.score, hit.rank) for hit in found.memories], degraded=found.degraded
     )

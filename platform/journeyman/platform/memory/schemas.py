@@ -6,8 +6,8 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
-from journeyman.platform.api.fields import Input, PlainText, not_blank
-from journeyman.platform.api.pagination import DEFAULT_LIMIT, PageLimit
+from journeyman.platform.http.fields import Input, PlainText, not_blank
+from journeyman.platform.http.pagination import DEFAULT_LIMIT, PageLimit
 from journeyman.platform.memory.models import Kind, Memory, MemoryChange, Origin
 
 State = Literal["live", "superseded", "deleted"]

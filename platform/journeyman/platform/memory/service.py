@@ -27,7 +27,7 @@ from journeyman.platform.memory.port import Embedder, Match, VectorMemory
 from journeyman.platform.memory.qdrant import QdrantVectorMemory
 from journeyman.platform.memory.ranking import Candidate, best
 from journeyman.platform.tasks.contract import TaskState
-from journeyman.platform.tasks.lifecycle import lock_task
+from journeyman.platform.tasks.repository import lock_task
 
 COLLECTION: Final = "journeyman_memories"
 

@@ -11,7 +11,6 @@ from sqlalchemy.orm import aliased
 from journeyman.platform.kit.clock import now
 from journeyman.platform.kit.database import Json
 from journeyman.platform.outbox.models import OutboxEntry
-from journeyman.platform.tasks.models import Task
 
 MAX_ERROR = 1000
 
@@ -129,12 +128,6 @@ async def hurry(session: AsyncSession, *, within: timedelta) -> None:
         .values(next_attempt_at=moment)
         .execution_options(synchronize_session=False)
     )
-
-
-async def task_states(session: AsyncSession, task_ids: Sequence[str]) -> dict[str, str]:
-    """The state of each of these tasks."""
-    rows = await session.execute(sa.select(Task.id, Task.state).where(Task.id.in_(task_ids)))
-    return {row.id: row.state for row in rows}
 
 
 async def pending(session: AsyncSession) -> tuple[int, float]:

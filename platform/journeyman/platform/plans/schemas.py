@@ -6,7 +6,7 @@ from typing import Annotated, Final
 
 from pydantic import AfterValidator, BaseModel, Field
 
-from journeyman.platform.api.fields import Input, PlainText, not_blank
+from journeyman.platform.http.fields import Input, PlainText, not_blank
 from journeyman.platform.plans.service import FoundPlan
 
 MAX_SUBTASKS: Final = 30
@@ -90,7 +90,6 @@ class PlanView(BaseModel):
         subtasks = []
         for planned in plan.subtasks:
             row = found.progress.get(planned["id"])
-            state = row.state if row else "pending"
             subtasks.append(
                 SubtaskView(
                     id=planned["id"],
@@ -98,7 +97,7 @@ class PlanView(BaseModel):
                     instructions=planned["instructions"],
                     depends_on=planned.get("depends_on") or [],
                     acceptance=planned.get("acceptance") or [],
-                    state="stopped" if found.ended and state == "running" else state,
+                    state=found.state_of(planned["id"]),
                     rounds=row.rounds if row else 0,
                     summary=row.summary if row else None,
                     base_snapshot=row.base_snapshot if row else None,

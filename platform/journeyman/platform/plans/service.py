@@ -20,6 +20,12 @@ class FoundPlan:
     revisions: list[Plan]
     ended: bool
 
+    def state_of(self, subtask_id: str) -> str:
+        """The state of a subtask; ``stopped`` for one that ran when the task ended."""
+        row = self.progress.get(subtask_id)
+        state = row.state if row else "pending"
+        return "stopped" if self.ended and state == "running" else state
+
 
 async def read(session: AsyncSession, project_id: str, task_id: str, revision: int | None) -> FoundPlan:
     """A revision of the plan, by default the one in force. Raises :class:`NotFound` for none, with code ``no_plan_yet`` for

@@ -7,7 +7,7 @@ from datetime import timedelta
 import sqlalchemy as sa
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from journeyman.platform.checkpoints.models import Rewind
+from journeyman.platform.branching.models import Rewind
 from journeyman.platform.kit.clock import now
 from journeyman.platform.kit.database import Json
 from journeyman.platform.outbox.models import OutboxEntry

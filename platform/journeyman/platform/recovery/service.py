@@ -14,12 +14,12 @@ from temporalio.client import Client, WorkflowExecutionStatus
 from temporalio.exceptions import WorkflowAlreadyStartedError
 from temporalio.service import RPCError, RPCStatusCode
 
+from journeyman.platform.dispatch.starting import RPC_TIMEOUT, start_task_workflow
 from journeyman.platform.kit import metrics
 from journeyman.platform.kit.database import Database
 from journeyman.platform.kit.logging import get_logger
 from journeyman.platform.kit.names import MEMO_TOGETHER, SIGNAL_CANCEL, SIGNAL_REWIND, task_workflow_id
 from journeyman.platform.kit.outages import database_unavailable
-from journeyman.platform.outbox.starting import RPC_TIMEOUT, start_task_workflow
 from journeyman.platform.recovery import repository
 from journeyman.platform.recovery.repository import Started
 from journeyman.platform.tasks.contract import StartTask, TaskProgress

@@ -4,10 +4,16 @@ from typing import Annotated
 
 from fastapi import APIRouter, Query, Response
 
-from journeyman.platform.api.dependencies import REPLAYED, IdempotencyKeyDep, PrincipalDep, SessionDep, mark_replayed
-from journeyman.platform.api.pagination import DEFAULT_LIMIT, PageLimit
+from journeyman.platform.http.dependencies import (
+    REPLAYED,
+    IdempotencyKeyDep,
+    SessionDep,
+    mark_replayed,
+)
+from journeyman.platform.http.pagination import DEFAULT_LIMIT, PageLimit
 from journeyman.platform.steering import service
 from journeyman.platform.steering.schemas import MessagePage, MessageView, SendMessage
+from journeyman.platform.tenancy.dependencies import PrincipalDep
 
 router = APIRouter(prefix="/tasks", tags=["steering"])
 

@@ -5,7 +5,12 @@ from typing import Annotated, Final, Literal
 
 from pydantic import AfterValidator, BaseModel
 
-from journeyman.platform.api.fields import Input, PlainText, at_most_bytes, not_blank
+from journeyman.platform.http.fields import (
+    Input,
+    PlainText,
+    at_most_bytes,
+    not_blank,
+)
 from journeyman.platform.steering.models import PersonMessage
 
 MAX_TEXT: Final = 64 * 1024

@@ -1,4 +1,4 @@
-"""Tasks in PostgreSQL, always within one project."""
+"""Rows of tasks: reading, locking, counting."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -6,9 +6,27 @@ from datetime import datetime
 
 import sqlalchemy as sa
 from sqlalchemy.ext.asyncio import AsyncSession
-from sqlalchemy.orm import defer
+from sqlalchemy.orm import defer, load_only
 
+from journeyman.platform.kit.errors import NotFound
 from journeyman.platform.tasks.models import Task
+
+FOR_STEP = (
+    load_only(
+        Task.project_id,
+        Task.environment,
+        Task.budget,
+        Task.approval_policy,
+        Task.models,
+        Task.model_tier,
+        Task.plan_revision,
+        Task.started_at,
+        Task.message_count,
+        Task.inherited,
+        Task.epoch,
+    ),
+)
+"""Loads of a task what a step needs of it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,14 +50,22 @@ async def get(session: AsyncSession, project_id: str, task_id: str) -> Task | No
     return await session.scalar(sa.select(Task).where(Task.id == task_id, Task.project_id == project_id))
 
 
-async def lock(session: AsyncSession, project_id: str, task_id: str) -> Task | None:
-    """The task, locked until the transaction ends and as it is now."""
-    return await session.scalar(
-        sa.select(Task)
-        .where(Task.id == task_id, Task.project_id == project_id)
-        .with_for_update(key_share=True)
-        .execution_options(populate_existing=True)
-    )
+async def for_step(session: AsyncSession, task_id: str) -> Task:
+    """The task with what a step needs of it: not the instruction, which may be a megabyte and is in the thread already."""
+    return await session.get_one(Task, task_id, options=FOR_STEP)
+
+
+async def lock_task(session: AsyncSession, task_id: str, *, project_id: str | None = None) -> Task:
+    """The task's row as it is now, locked until the transaction ends. Raises :class:`NotFound`, also for a task of a
+    project other than the one given.
+    """
+    statement = sa.select(Task).where(Task.id == task_id)
+    if project_id is not None:
+        statement = statement.where(Task.project_id == project_id)
+    task = await session.scalar(statement.with_for_update(key_share=True).execution_options(populate_existing=True))
+    if task is None:
+        raise NotFound(f"There is no task {task_id}.", code="task_not_found")
+    return task
 
 
 async def find(session: AsyncSession, project_id: str, query: TaskQuery) -> Sequence[Task]:
@@ -79,3 +105,9 @@ async def count_by_pause(session: AsyncSession) -> dict[str, int]:
         .group_by(Task.paused_reason)
     )
     return {row.paused_reason: row.tasks for row in rows}
+
+
+async def states(session: AsyncSession, task_ids: Sequence[str]) -> dict[str, str]:
+    """The state of each of these tasks."""
+    rows = await session.execute(sa.select(Task.id, Task.state).where(Task.id.in_(task_ids)))
+    return {row.id: row.state for row in rows}

@@ -4,8 +4,9 @@ from importlib.metadata import version
 
 from fastapi import APIRouter
 
-from journeyman.platform.api.dependencies import AdminDep, OperatorDep, PrincipalDep, ResourcesDep, SessionDep
+from journeyman.platform.http.dependencies import SessionDep, SettingsDep
 from journeyman.platform.tenancy import service
+from journeyman.platform.tenancy.dependencies import AdminDep, OperatorDep, PrincipalDep
 from journeyman.platform.tenancy.schemas import (
     ApiKeyList,
     ApiKeyView,
@@ -22,9 +23,9 @@ router = APIRouter(tags=["tenancy"])
 
 
 @router.get("/me")
-async def me(principal: PrincipalDep, resources: ResourcesDep) -> Me:
+async def me(principal: PrincipalDep, settings: SettingsDep) -> Me:
     """Whose key this is, and which engine answers for the agents."""
-    return Me.of(principal, engine=resources.engine, version=version("journeyman"))
+    return Me.of(principal, engine=settings.engine, version=version("journeyman"))
 
 
 @router.get("/projects")

@@ -5,7 +5,7 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, Field
 
-from journeyman.platform.api.fields import Input, Line
+from journeyman.platform.http.fields import Input, Line
 from journeyman.platform.tenancy.models import ApiKey, Project
 from journeyman.platform.tenancy.service import NewKey, Principal, Role
 

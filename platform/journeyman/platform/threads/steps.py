@@ -7,11 +7,11 @@ import sqlalchemy as sa
 from sqlalchemy.dialects.postgresql import array
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from journeyman.platform.budgets.standing import LIMITS
 from journeyman.platform.kit.errors import NotFound
-from journeyman.platform.sandboxes.models import SandboxLease
-from journeyman.platform.tasks.lifecycle import FOR_STEP
+from journeyman.platform.leases.models import SandboxLease
+from journeyman.platform.ledger.limits import LIMITS
 from journeyman.platform.tasks.models import Task
+from journeyman.platform.tasks.repository import FOR_STEP
 from journeyman.platform.tenancy.models import Project
 from journeyman.platform.threads.models import Message, Thread
 

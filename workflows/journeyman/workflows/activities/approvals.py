@@ -21,12 +21,13 @@ from journeyman.platform.approvals.service import Ask
 from journeyman.platform.approvals.withdrawal import withdraw
 from journeyman.platform.kit.clock import now
 from journeyman.platform.kit.database import Database
+from journeyman.platform.lifecycle import transitions as lifecycle
 from journeyman.platform.plans import queries
 from journeyman.platform.plans import repository as plans
 from journeyman.platform.plans.models import Plan as StoredPlan
-from journeyman.platform.tasks import lifecycle
 from journeyman.platform.tasks.contract import TaskState
 from journeyman.platform.tasks.models import Task
+from journeyman.platform.tasks.repository import lock_task
 from journeyman.workflows.heartbeat import beating
 from journeyman.workflows.types import PlanToApprove, PlanVerdict, Standing, Step, Waiting
 
@@ -181,7 +182,7 @@ async def ask_for_calls(database: Database, step: Step, task: Task, calls: Seque
         return Answers([], {})
     async with database.transaction() as session:
         if step.interrupted:
-            locked = await lifecycle.lock_task(session, task.id)
+            locked = await lock_task(session, task.id)
             found = list((await repository.by_step(session, list(asks))).values())
             await withdraw(session, locked, "interrupted", only=[approval.id for approval in found])
         else:

@@ -4,7 +4,7 @@ from temporalio import activity
 
 from journeyman.platform.branching import rewinds
 from journeyman.platform.kit.database import Database
-from journeyman.platform.sandboxes.leases import Leases
+from journeyman.platform.leases.service import Leases
 from journeyman.platform.tasks.contract import TaskProgress
 from journeyman.workflows.heartbeat import beating
 from journeyman.workflows.types import ApplyRewind

@@ -20,8 +20,8 @@ from journeyman.platform.kit.errors import Conflict
 from journeyman.platform.memory.service import MemoryService
 from journeyman.platform.plans import repository as plans
 from journeyman.platform.plans.models import Plan
-from journeyman.platform.tasks.lifecycle import lock_task
 from journeyman.platform.tasks.models import Task
+from journeyman.platform.tasks.repository import lock_task
 from journeyman.platform.threads import repository as threads
 from journeyman.platform.threads.models import Thread
 from journeyman.workflows.activities.knowledge import board_of

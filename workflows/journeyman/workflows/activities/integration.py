@@ -12,9 +12,9 @@ from journeyman.platform.checkpoints.snapshots import SnapshotStore
 from journeyman.platform.events.log import append
 from journeyman.platform.events.types import EventType
 from journeyman.platform.kit.database import Database
+from journeyman.platform.leases.service import Leases
 from journeyman.platform.plans import repository as plans
-from journeyman.platform.sandboxes.leases import Leases
-from journeyman.platform.tasks.lifecycle import lock_task
+from journeyman.platform.tasks.repository import lock_task
 from journeyman.platform.threads import repository as threads
 from journeyman.platform.threads.models import Thread
 from journeyman.workflows.activities.workplace import claim_of

@@ -12,8 +12,8 @@ from journeyman.platform.events.log import append
 from journeyman.platform.events.types import EventType
 from journeyman.platform.kit.database import Database
 from journeyman.platform.memory.service import Learner, MemoryService, learn
-from journeyman.platform.tasks.lifecycle import for_step
 from journeyman.platform.tasks.models import Task
+from journeyman.platform.tasks.repository import for_step
 from journeyman.platform.threads.search import ANSWER_HEADING, search_task
 from journeyman.workflows.types import Step
 

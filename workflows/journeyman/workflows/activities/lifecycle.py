@@ -2,15 +2,16 @@
 
 from temporalio import activity
 
+from journeyman.platform.branching import repository as branching
 from journeyman.platform.budgets import service as budgets
-from journeyman.platform.checkpoints import repository as checkpoints
 from journeyman.platform.kit.database import Database
 from journeyman.platform.kit.errors import Conflict
+from journeyman.platform.leases.service import Leases
+from journeyman.platform.lifecycle import transitions as lifecycle
 from journeyman.platform.plans import repository as plans
-from journeyman.platform.sandboxes.leases import Leases
 from journeyman.platform.steering import repository as steering
-from journeyman.platform.tasks import lifecycle
 from journeyman.platform.tasks.contract import TERMINAL, TaskState
+from journeyman.platform.tasks.repository import for_step, lock_task
 from journeyman.workflows.activities.approvals import unapproved
 from journeyman.workflows.heartbeat import beating
 from journeyman.workflows.types import (
@@ -36,7 +37,7 @@ class LifecycleActivities:
         """Move the task on, once for each occasion. Raises :class:`Conflict` (``superseded``) after a rewind."""
         async with self._database.transaction() as session:
             task_id = change.task.task_id
-            if (await lifecycle.lock_task(session, task_id)).epoch != change.task.epoch:
+            if (await lock_task(session, task_id)).epoch != change.task.epoch:
                 raise Conflict(f"Task {task_id} was rewound; it is not {change.state} any more.", code="superseded")
             step_key = f"{task_id}:state:{change.occasion}:{change.state}" if change.occasion else None
             await lifecycle.transition(session, task_id, TaskState(change.state), step_key=step_key)
@@ -72,7 +73,7 @@ class LifecycleActivities:
                 "retryable": finish.retryable,
             }
         async with self._database.transaction() as session:
-            task = await lifecycle.lock_task(session, finish.task.task_id)
+            task = await lock_task(session, finish.task.task_id)
             if TaskState(task.state) in TERMINAL:
                 # Cancelled while it was queued and its workflow was about to begin: the end is written.
                 return Closed(state=task.state)
@@ -81,7 +82,7 @@ class LifecycleActivities:
                 return Closed(state=TaskState.CANCELLED)
             if task.epoch != finish.task.epoch:
                 raise Conflict(f"Task {task.id} was rewound; this end is not its own.", code="superseded")
-            rewind_id = await checkpoints.pending_rewind(session, task.id)
+            rewind_id = await branching.pending_rewind(session, task.id)
             if rewind_id is not None:
                 return Closed(rewind_id=rewind_id)
             if finish.state == TaskState.SUCCEEDED and await steering.any_unread(session, task.id):
@@ -103,7 +104,7 @@ class LifecycleActivities:
         """The graph of the plan, without its texts, and whether it still needs a person's approval."""
         async with self._database.transaction() as session:
             plan = await plans.get_plan(session, wanted.task.task_id, wanted.revision)
-            task = await lifecycle.for_step(session, wanted.task.task_id)
+            task = await for_step(session, wanted.task.task_id)
             waits = await unapproved(session, task, wanted.revision)
         nodes = [PlanNode(id=subtask["id"], depends_on=subtask["depends_on"]) for subtask in plan.subtasks]
         return PlanGraph(revision=plan.revision, unapproved=waits, subtasks=nodes)

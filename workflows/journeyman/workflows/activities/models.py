@@ -19,8 +19,8 @@ from journeyman.platform.inference.port import CallIdentity, ModelAnswer, ModelE
 from journeyman.platform.kit import metrics
 from journeyman.platform.kit.database import Database
 from journeyman.platform.kit.errors import JourneymanError
+from journeyman.platform.lifecycle import transitions as lifecycle
 from journeyman.platform.steering import repository as steering
-from journeyman.platform.tasks import lifecycle
 from journeyman.platform.tasks.models import Task
 from journeyman.platform.threads import repository as threads
 from journeyman.platform.threads import steps

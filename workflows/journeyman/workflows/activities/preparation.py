@@ -17,10 +17,10 @@ from journeyman.platform.events.log import append
 from journeyman.platform.events.types import EventType
 from journeyman.platform.kit.database import Database
 from journeyman.platform.kit.ids import derived_id
-from journeyman.platform.sandboxes.leases import Claim, Leases
+from journeyman.platform.leases.service import Claim, Leases
 from journeyman.platform.sandboxes.port import ExecRequest, ExecResult, Sandbox
-from journeyman.platform.tasks.lifecycle import lock_task
 from journeyman.platform.tasks.models import Task
+from journeyman.platform.tasks.repository import lock_task
 from journeyman.platform.uploads import repository as uploads
 from journeyman.workflows.environment import SETUP_TIMEOUT_S, BareFurnishing, FetchFurnishing, sandbox_spec
 from journeyman.workflows.heartbeat import beating

@@ -11,7 +11,7 @@ from journeyman.agents.context import Message, assistant_message
 from journeyman.platform.events.log import append
 from journeyman.platform.events.types import EventType
 from journeyman.platform.kit.errors import Conflict
-from journeyman.platform.tasks.lifecycle import lock_task
+from journeyman.platform.tasks.repository import lock_task
 from journeyman.platform.threads import repository as threads
 from journeyman.platform.threads.models import Thread
 from journeyman.workflows.types import Step

@@ -11,7 +11,7 @@ from journeyman.agents.tools import ParsedCall
 from journeyman.platform.events.log import append
 from journeyman.platform.events.types import EventType
 from journeyman.platform.plans import repository as plans
-from journeyman.platform.tasks.lifecycle import lock_task
+from journeyman.platform.tasks.repository import lock_task
 from journeyman.platform.threads import repository as threads
 from journeyman.workflows.types import Step, StepOutcome
 

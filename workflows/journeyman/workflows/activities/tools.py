@@ -21,7 +21,7 @@ from journeyman.platform.kit.ids import derived_id
 from journeyman.platform.kit.object_store import ObjectStore, blob_key, put_blob
 from journeyman.platform.memory.service import MemoryService
 from journeyman.platform.sandboxes.errors import ExecNotFound, SandboxLost
-from journeyman.platform.tasks.lifecycle import for_step, lock_task
+from journeyman.platform.tasks.repository import for_step, lock_task
 from journeyman.platform.threads import repository as threads
 from journeyman.platform.threads import steps
 from journeyman.platform.threads.commands import background_commands

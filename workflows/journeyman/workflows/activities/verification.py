@@ -16,11 +16,11 @@ from journeyman.platform.events.types import EventType
 from journeyman.platform.kit.database import Database
 from journeyman.platform.kit.ids import derived_id
 from journeyman.platform.kit.object_store import ObjectStore, put_blob
+from journeyman.platform.leases.service import Claim, Leases
 from journeyman.platform.plans import repository as plans
-from journeyman.platform.sandboxes.leases import Claim, Leases
 from journeyman.platform.sandboxes.port import ExecRequest, ExecResult, Sandbox
-from journeyman.platform.tasks.lifecycle import lock_task
 from journeyman.platform.tasks.models import Task
+from journeyman.platform.tasks.repository import lock_task
 from journeyman.workflows.environment import TaskFurnishing
 from journeyman.workflows.heartbeat import beating
 from journeyman.workflows.types import Verification, Verify

@@ -7,7 +7,7 @@ from sqlalchemy.ext.asyncio import AsyncSession
 
 from journeyman.platform.checkpoints import repository as checkpoints
 from journeyman.platform.checkpoints.snapshots import Snapshot, SnapshotStore
-from journeyman.platform.sandboxes.leases import Claim, Leases, leased
+from journeyman.platform.leases.service import Claim, Leases, leased
 from journeyman.platform.sandboxes.port import Sandbox
 from journeyman.platform.tasks.models import Task
 from journeyman.platform.threads.models import Thread

@@ -29,8 +29,6 @@ from journeyman.platform.inference.gateway.wire import (
     respond,
     respond_json,
 )
-from journeyman.platform.inference.ledger import LedgerService
-from journeyman.platform.inference.pricing import PriceTable
 from journeyman.platform.inference.redaction import error_text
 from journeyman.platform.kit.database import Database, create_engine
 from journeyman.platform.kit.errors import InvalidInput, JourneymanError, NotFound, Unavailable
@@ -40,6 +38,8 @@ from journeyman.platform.kit.logging import get_logger
 from journeyman.platform.kit.metrics import metrics_page
 from journeyman.platform.kit.settings import Settings
 from journeyman.platform.kit.telemetry import inject
+from journeyman.platform.ledger.pricing import PriceTable
+from journeyman.platform.ledger.service import LedgerService
 
 _DRAIN_S: Final = 10.0
 _SWEEP_EVERY_S: Final = 600.0

@@ -30,10 +30,15 @@ from journeyman.platform.inference.gateway.upstream import (
     UpstreamPool,
 )
 from journeyman.platform.inference.gateway.wire import JSON_TYPE, MAX_BODY, problem
-from journeyman.platform.inference.ledger import Answer, Kind, LedgerCall, Reservation
-from journeyman.platform.inference.port import TokenUsage
 from journeyman.platform.kit.errors import JourneymanError, Unavailable
 from journeyman.platform.kit.logging import get_logger
+from journeyman.platform.ledger.service import (
+    Answer,
+    Kind,
+    LedgerCall,
+    Reservation,
+)
+from journeyman.platform.ledger.usage import TokenUsage
 
 _STREAM_TYPE: Final = "text/event-stream"
 _STREAM_STARTS: Final = (b"data:", b"event:", b":")

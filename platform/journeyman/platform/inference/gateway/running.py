@@ -14,8 +14,8 @@ from journeyman.platform.inference.gateway.forms import EngineForms
 from journeyman.platform.inference.gateway.settlement import Settlements
 from journeyman.platform.inference.gateway.upstream import UpstreamPool
 from journeyman.platform.inference.gateway.wire import Send
-from journeyman.platform.inference.ledger import MAX_REPLAYS
 from journeyman.platform.kit.logging import get_logger
+from journeyman.platform.ledger.service import MAX_REPLAYS
 
 ORPHANED_S: Final = 60.0
 """How long a call goes on without a listener. A dead worker's steps are taken over within seconds, by a busy machine or

@@ -5,10 +5,15 @@ from collections.abc import Callable, Coroutine
 from typing import Any, Final
 
 from journeyman.platform.inference.gateway.metrics import UNSETTLED
-from journeyman.platform.inference.ledger import Answer, LedgerCall, LedgerService, Reservation
-from journeyman.platform.inference.port import TokenUsage
 from journeyman.platform.kit.errors import Unavailable
 from journeyman.platform.kit.logging import get_logger
+from journeyman.platform.ledger.service import (
+    Answer,
+    LedgerCall,
+    LedgerService,
+    Reservation,
+)
+from journeyman.platform.ledger.usage import TokenUsage
 
 _WAIT_S: Final = 2.0
 """How long the end of an answer waits for the ledger; after that it is written in the background."""

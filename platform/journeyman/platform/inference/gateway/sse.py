@@ -5,7 +5,7 @@ import re
 from collections.abc import Iterator
 from typing import Any, Final
 
-from journeyman.platform.inference.port import TokenUsage
+from journeyman.platform.ledger.usage import TokenUsage
 
 _USAGE: Final = re.compile(rb'"usage"\s*:\s*\{')
 _FINISH: Final = re.compile(rb'"finish_reason"\s*:\s*"[^"]')

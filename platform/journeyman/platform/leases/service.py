@@ -9,14 +9,14 @@ from sqlalchemy.ext.asyncio import AsyncSession
 from journeyman.platform.checkpoints.snapshots import SnapshotStore
 from journeyman.platform.events.log import append
 from journeyman.platform.events.types import EventType
-from journeyman.platform.inference.repository import charge_sandbox
 from journeyman.platform.kit.clock import now
 from journeyman.platform.kit.database import Database
 from journeyman.platform.kit.ids import new_id
-from journeyman.platform.sandboxes import repository
+from journeyman.platform.leases import repository
+from journeyman.platform.leases.models import SandboxLease
+from journeyman.platform.leases.nodes import DEAD_AFTER
+from journeyman.platform.ledger.repository import charge_sandbox
 from journeyman.platform.sandboxes.errors import SandboxElsewhere, SandboxLost
-from journeyman.platform.sandboxes.models import SandboxLease
-from journeyman.platform.sandboxes.nodes import DEAD_AFTER
 from journeyman.platform.sandboxes.observation import observed_lease
 from journeyman.platform.sandboxes.port import Sandbox, SandboxDriver, SandboxSpec
 

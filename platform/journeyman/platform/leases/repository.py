@@ -8,7 +8,7 @@ from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from journeyman.platform.kit.clock import now
-from journeyman.platform.sandboxes.models import SandboxLease, SandboxNode
+from journeyman.platform.leases.models import SandboxLease, SandboxNode
 
 
 async def add(session: AsyncSession, lease: SandboxLease) -> None:

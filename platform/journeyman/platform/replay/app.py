@@ -6,16 +6,21 @@ from typing import Any, Final
 
 from aiohttp import web
 
-from journeyman.platform.inference.replay.catalog import ReplayCatalog
-from journeyman.platform.inference.replay.player import MODEL_NAME, Answer, ReplayPlayer, error_body
-from journeyman.platform.inference.replay.script import (
+from journeyman.platform.kit.errors import InvalidInput, JourneymanError
+from journeyman.platform.replay.catalog import ReplayCatalog
+from journeyman.platform.replay.player import (
+    MODEL_NAME,
+    Answer,
+    ReplayPlayer,
+    error_body,
+)
+from journeyman.platform.replay.script import (
     BreakStreamFault,
     DisconnectFault,
     MalformedFault,
     StatusFault,
     TimeoutFault,
 )
-from journeyman.platform.kit.errors import InvalidInput, JourneymanError
 
 _MAX_BODY: Final = 256 * 1024 * 1024
 _player_key = web.AppKey("player", ReplayPlayer)

@@ -13,8 +13,8 @@ import sqlalchemy as sa
 from sqlalchemy import event
 from sqlalchemy.dialects.postgresql import insert
 
-from journeyman.platform.inference.models import Account
 from journeyman.platform.kit.clock import now
+from journeyman.platform.ledger.models import Account
 from journeyman.platform.tasks.contract import TaskState
 from journeyman.platform.tasks.models import Task
 

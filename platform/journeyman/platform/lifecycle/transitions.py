@@ -2,36 +2,18 @@
 
 from typing import Any
 
-import sqlalchemy as sa
 from sqlalchemy.ext.asyncio import AsyncSession
-from sqlalchemy.orm import load_only
 
 from journeyman.platform.approvals.withdrawal import withdraw
-from journeyman.platform.events.calls import end_open_calls
 from journeyman.platform.events.log import append, known, newest_step_key
 from journeyman.platform.events.types import EventType
 from journeyman.platform.kit.clock import now
-from journeyman.platform.kit.errors import Conflict, NotFound
+from journeyman.platform.kit.errors import Conflict
 from journeyman.platform.kit.metrics import TASK_PAUSES, TASK_TRANSITIONS, count_after_commit
+from journeyman.platform.lifecycle.open_calls import end_open_calls
 from journeyman.platform.tasks.contract import TERMINAL, TRANSITIONS, TaskState
 from journeyman.platform.tasks.models import Task
-
-FOR_STEP = (
-    load_only(
-        Task.project_id,
-        Task.environment,
-        Task.budget,
-        Task.approval_policy,
-        Task.models,
-        Task.model_tier,
-        Task.plan_revision,
-        Task.started_at,
-        Task.message_count,
-        Task.inherited,
-        Task.epoch,
-    ),
-)
-"""Loads of a task what a step needs of it."""
+from journeyman.platform.tasks.repository import lock_task
 
 _ENDINGS = {
     TaskState.SUCCEEDED: EventType.TASK_COMPLETED,
@@ -39,19 +21,6 @@ _ENDINGS = {
     TaskState.ERRORED: EventType.TASK_ERRORED,
     TaskState.CANCELLED: EventType.TASK_CANCELLED,
 }
-
-
-async def for_step(session: AsyncSession, task_id: str) -> Task:
-    """The task with what a step needs of it: not the instruction, which may be a megabyte and is in the thread already."""
-    return await session.get_one(Task, task_id, options=FOR_STEP)
-
-
-async def lock_task(session: AsyncSession, task_id: str) -> Task:
-    """The task's row, locked until the transaction ends. Raises :class:`NotFound`."""
-    task = await session.scalar(sa.select(Task).where(Task.id == task_id).with_for_update(key_share=True))
-    if task is None:
-        raise NotFound(f"There is no task {task_id}.")
-    return task
 
 
 async def transition(
@@ -148,3 +117,11 @@ async def resume(
     task.paused_detail = None
     await append(session, task_id, EventType.TASK_RESUMED, {"reason": reason})
     return True
+
+
+async def end_cancelled(session: AsyncSession, task_id: str) -> Task:
+    """End a task as ``cancelled``; one that has ended stays as it is."""
+    task = await lock_task(session, task_id)
+    if TaskState(task.state) in TERMINAL:
+        return task
+    return await transition(session, task_id, TaskState.CANCELLED)

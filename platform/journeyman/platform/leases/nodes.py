@@ -11,7 +11,7 @@ from datetime import timedelta
 from typing import Final
 
 from journeyman.platform.kit.database import Database
-from journeyman.platform.sandboxes import repository
+from journeyman.platform.leases import repository
 from journeyman.platform.sandboxes.port import SandboxDriver
 
 logger = logging.getLogger(__name__)

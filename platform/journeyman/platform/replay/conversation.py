@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, cast
 
-from journeyman.platform.inference.replay.script import Role, Script, ScriptThread
+from journeyman.platform.replay.script import Role, Script, ScriptThread
 from journeyman.platform.sandboxes.errors import LOST_WHILE_RUNNING
 
 _ROLE: Final = re.compile(r"You are the (Planner|Coder|Reviewer) of Journeyman\.")

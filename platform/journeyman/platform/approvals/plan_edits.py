@@ -9,10 +9,10 @@ from typing import Final
 from pydantic import ValidationError
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from journeyman.platform.api.fields import refuse
 from journeyman.platform.approvals.models import Approval
 from journeyman.platform.events.log import append
 from journeyman.platform.events.types import EventType
+from journeyman.platform.http.fields import refuse
 from journeyman.platform.kit.database import Json
 from journeyman.platform.kit.errors import InvalidInput
 from journeyman.platform.plans import queries, repository

@@ -8,7 +8,7 @@ from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from journeyman.platform.api.problems import of_exception, problem_response
+from journeyman.platform.http.problems import of_exception, problem_response
 from journeyman.platform.kit.ids import new_id
 from journeyman.platform.kit.logging import bind, get_logger
 

@@ -9,10 +9,10 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession
 
-from journeyman.platform.inference import statements
-from journeyman.platform.inference.models import LedgerEntry, StoredAnswer
 from journeyman.platform.kit.clock import now
 from journeyman.platform.kit.ids import new_id
+from journeyman.platform.ledger import statements
+from journeyman.platform.ledger.models import LedgerEntry, StoredAnswer
 from journeyman.platform.tasks.models import Task
 
 

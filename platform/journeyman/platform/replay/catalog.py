@@ -7,8 +7,8 @@ from typing import Self
 from pydantic import ValidationError
 
 import journeyman.platform
-from journeyman.platform.inference.replay.script import Script
 from journeyman.platform.kit.settings import Settings
+from journeyman.platform.replay.script import Script
 
 _Stamp = tuple[int, int]
 

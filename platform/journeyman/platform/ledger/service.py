@@ -17,18 +17,17 @@ from typing import Any, Final, Literal
 from sqlalchemy.exc import DBAPIError, InterfaceError, OperationalError
 from sqlalchemy.exc import TimeoutError as PoolTimeout
 
-from journeyman.platform.budgets.standing import EPOCH, number
-from journeyman.platform.inference.models import LedgerEntry
-from journeyman.platform.inference.port import TokenUsage
-from journeyman.platform.inference.pricing import PriceTable
-from journeyman.platform.inference.repository import LedgerRepository, Refusal
-from journeyman.platform.inference.usage import UsageTotals, totals
 from journeyman.platform.kit import clock
 from journeyman.platform.kit.database import Database
 from journeyman.platform.kit.errors import BudgetExhausted, Conflict, NotFound, Unavailable
 from journeyman.platform.kit.ids import derived_id
 from journeyman.platform.kit.metrics import UNPRICED_CALLS
 from journeyman.platform.kit.outages import database_unavailable
+from journeyman.platform.ledger.limits import EPOCH, number
+from journeyman.platform.ledger.models import LedgerEntry
+from journeyman.platform.ledger.pricing import PriceTable
+from journeyman.platform.ledger.repository import LedgerRepository, Refusal
+from journeyman.platform.ledger.usage import TokenUsage, UsageTotals, totals
 
 ABANDONED_AFTER: Final = timedelta(hours=2)
 """Older reservations belong to a gateway that died: no call lasts as long."""

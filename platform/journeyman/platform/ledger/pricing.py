@@ -9,9 +9,9 @@ from typing import Annotated, Final
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from journeyman.platform.inference.port import TokenUsage
 from journeyman.platform.kit.errors import InvalidInput
 from journeyman.platform.kit.settings import Settings
+from journeyman.platform.ledger.usage import TokenUsage
 
 _MILLION: Final = Decimal(1_000_000)
 _Usd = Annotated[Decimal, Field(ge=0, le=1_000_000, allow_inf_nan=False)]
@@ -47,7 +47,7 @@ class PriceTable:
     @classmethod
     def load(cls, path: Path | None = None) -> "PriceTable":
         """The bundled table, after that of the given file. Raises :class:`InvalidInput` naming what is wrong with it."""
-        bundled = resources.files("journeyman.platform.inference").joinpath("prices.json").read_text(encoding="utf-8")
+        bundled = resources.files("journeyman.platform.ledger").joinpath("prices.json").read_text(encoding="utf-8")
         prices = list(_PriceFile.model_validate_json(bundled).models)
         if path is not None:
             try:

@@ -10,6 +10,7 @@ from temporalio.client import Client, WorkflowExecutionStatus
 from temporalio.exceptions import WorkflowAlreadyStartedError
 from temporalio.service import RPCError, RPCStatusCode
 
+from journeyman.platform.dispatch.starting import RPC_TIMEOUT, start_task_workflow
 from journeyman.platform.kit import metrics
 from journeyman.platform.kit.database import Database
 from journeyman.platform.kit.logging import get_logger
@@ -19,10 +20,10 @@ from journeyman.platform.kit.names import (
     task_workflow_id,
 )
 from journeyman.platform.kit.outages import database_unavailable
+from journeyman.platform.lifecycle import transitions
 from journeyman.platform.outbox import repository
 from journeyman.platform.outbox.repository import Claimed
-from journeyman.platform.outbox.starting import RPC_TIMEOUT, start_task_workflow
-from journeyman.platform.tasks import lifecycle
+from journeyman.platform.tasks import repository as tasks
 from journeyman.platform.tasks.contract import TERMINAL, StartTask, TaskState
 
 LEASE: Final = RPC_TIMEOUT * 2
@@ -75,7 +76,7 @@ class OutboxDispatcher:
         """Try each row that is due once, all at the same time. Returns how many were tried."""
         async with self._database.transaction() as session:
             claimed = await repository.claim(session, limit=BATCH, lease=LEASE)
-            states = await repository.task_states(session, [entry.task_id for entry in claimed])
+            states = await tasks.states(session, [entry.task_id for entry in claimed])
         if not claimed:
             return 0
         ended = {task_id for task_id, state in states.items() if TaskState(state) in TERMINAL}
@@ -126,9 +127,7 @@ class OutboxDispatcher:
             return
         # It was ended from outside (terminated, timed out) without writing the task's end: nobody else will.
         async with self._database.transaction() as session:
-            task = await lifecycle.lock_task(session, entry.task_id)
-            if TaskState(task.state) not in TERMINAL:
-                await lifecycle.transition(session, entry.task_id, TaskState.CANCELLED)
+            await transitions.end_cancelled(session, entry.task_id)
 
     async def _signal(self, entry: Claimed, name: str, *arguments: str, ended: bool) -> bool:
         """Signal the task's workflow. False when there is none any more and the task does not know of its end."""

@@ -8,10 +8,15 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from journeyman.platform.inference.replay.catalog import ReplayCatalog
-from journeyman.platform.inference.replay.conversation import Conversation, estimated_usage
-from journeyman.platform.inference.replay.script import Fault, Script, ScriptThread, Turn
 from journeyman.platform.kit.errors import InvalidInput, JourneymanError, NotFound, Unavailable
+from journeyman.platform.replay.catalog import ReplayCatalog
+from journeyman.platform.replay.conversation import Conversation, estimated_usage
+from journeyman.platform.replay.script import (
+    Fault,
+    Script,
+    ScriptThread,
+    Turn,
+)
 
 MODEL_NAME: Final = "replay"
 _PIECE: Final = 24

@@ -1,16 +1,23 @@
 """Tasks as the API takes them and shows them."""
 
 import re
+from collections.abc import Sequence
 from datetime import datetime
 from typing import Annotated, Any, Final, Literal
 from urllib.parse import urlsplit
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
-from journeyman.platform.api.fields import Input, Line, PlainText, at_most_bytes, not_blank
-from journeyman.platform.api.pagination import DEFAULT_LIMIT, PageLimit
 from journeyman.platform.approvals.schemas import PolicyInput
-from journeyman.platform.budgets.warnings import BudgetWarning, BudgetWarnings
+from journeyman.platform.budgets.warnings import BudgetWarning
+from journeyman.platform.http.fields import (
+    Input,
+    Line,
+    PlainText,
+    at_most_bytes,
+    not_blank,
+)
+from journeyman.platform.http.pagination import DEFAULT_LIMIT, PageLimit
 from journeyman.platform.kit.database import Json
 from journeyman.platform.tasks.contract import TaskState
 from journeyman.platform.tasks.models import Task
@@ -225,7 +232,7 @@ class TaskView(TaskSummary):
     """Limits that cannot be kept; empty when all can, and once the task has ended."""
 
     @classmethod
-    def whole(cls, task: Task, warnings: BudgetWarnings) -> "TaskView":
+    def whole(cls, task: Task, warnings: Sequence[BudgetWarning]) -> "TaskView":
         return cls(
             **_common(task),
             instruction=task.instruction,
@@ -242,7 +249,7 @@ class TaskView(TaskSummary):
             epoch=task.epoch,
             forked_from=task.forked_from,
             inherited=task.inherited,
-            warnings=warnings.of_task(task),
+            warnings=list(warnings),
         )
 
 
