@@ -47,15 +47,15 @@ def test_a_good_plan_has_no_problems():
     ],
 )
 def test_plans_that_cannot_be_carried_out(graph, said):
-    assert any(said in problem for problem in validate_plan(plan(graph)))
+    assert any(said in problem.message for problem in validate_plan(plan(graph)))
 
 
 def test_ids_used_twice_and_empty_texts():
     both = plan({"a": []}).subtasks * 2
-    assert any("used twice" in problem for problem in validate_plan(Plan(subtasks=both)))
+    assert any("used twice" in problem.message for problem in validate_plan(Plan(subtasks=both)))
     empty = Subtask(id="a", title=" ", instructions="\n", acceptance=["true", " "])
     problems = validate_plan(Plan(subtasks=[empty], acceptance=[""]))
-    assert [problem.partition(":")[0] for problem in problems] == [
+    assert [problem.field for problem in problems] == [
         "subtasks[0].title",
         "subtasks[0].instructions",
         "subtasks[0].acceptance[1]",

@@ -6,14 +6,16 @@ that the same plan always runs in the same order.
 
 import re
 from collections.abc import Collection, Sequence
-from typing import Annotated, Final, Protocol, TypeVar
+from graphlib import CycleError, TopologicalSorter
+from typing import Annotated, Final, NamedTuple, Protocol, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field
 
 MAX_SUBTASKS: Final = 30
 MAX_COMMANDS: Final = 20
 
-_SUBTASK_ID: Final = re.compile(r"[a-z0-9_-]{1,40}")
+SUBTASK_ID: Final = re.compile(r"[a-z0-9_-]{1,40}")
+SUBTASK_ID_RULE: Final = "must be 1 to 40 of a-z, 0-9, _ and -"
 
 Command = Annotated[str, Field(max_length=20_000)]
 
@@ -75,36 +77,49 @@ class Graph(Protocol[N_co]):
     def subtasks(self) -> Sequence[N_co]: ...
 
 
-def validate_plan(plan: Plan) -> list[str]:
-    """What is wrong with the plan, one sentence per problem; empty when it can be carried out."""
-    problems: list[str] = []
+class Problem(NamedTuple):
+    """What is wrong with a plan: ``field`` is where (``subtasks[0].title``), ``message`` the end of a sentence about it."""
+
+    field: str
+    message: str
+
+    def __str__(self) -> str:
+        return f"{self.field}: {self.message}"
+
+
+def validate_plan(plan: Plan) -> list[Problem]:
+    """What is wrong with the plan; empty when it can be carried out."""
     if not plan.subtasks:
-        problems.append("subtasks: a plan needs at least one subtask.")
+        return [
+            Problem("subtasks", "a plan needs at least one subtask."),
+            *_empty_commands("acceptance", plan.acceptance),
+        ]
     if len(plan.subtasks) > MAX_SUBTASKS:
-        problems.append(
-            f"subtasks: {len(plan.subtasks)} subtasks are more than the {MAX_SUBTASKS} allowed; merge what belongs together."
+        message = (
+            f"{len(plan.subtasks)} subtasks are more than the {MAX_SUBTASKS} allowed; merge what belongs together."
         )
-        return problems
+        return [Problem("subtasks", message)]
+    problems: list[Problem] = []
     known = [subtask.id for subtask in plan.subtasks]
     for index, subtask in enumerate(plan.subtasks):
         where = f"subtasks[{index}]"
-        if not _SUBTASK_ID.fullmatch(subtask.id):
-            problems.append(f"{where}.id: {_shown(subtask.id)} must be 1 to 40 of a-z, 0-9, _ and -.")
+        if not SUBTASK_ID.fullmatch(subtask.id):
+            problems.append(Problem(f"{where}.id", f"{_shown(subtask.id)} {SUBTASK_ID_RULE}."))
         elif subtask.id in known[:index]:
-            problems.append(f"{where}.id: {_shown(subtask.id)} is used twice; ids must be unique.")
+            problems.append(Problem(f"{where}.id", f"{_shown(subtask.id)} is used twice; ids must be unique."))
         if not subtask.title.strip():
-            problems.append(f"{where}.title: must not be empty.")
+            problems.append(Problem(f"{where}.title", "must not be empty."))
         if not subtask.instructions.strip():
-            problems.append(f"{where}.instructions: must not be empty; the Coder sees nothing else.")
+            problems.append(Problem(f"{where}.instructions", "must not be empty; the Coder sees nothing else."))
         for dependency in subtask.depends_on:
             if dependency == subtask.id:
-                problems.append(f"{where}.depends_on: {_shown(dependency)} cannot depend on itself.")
+                problems.append(Problem(f"{where}.depends_on", f"{_shown(dependency)} cannot depend on itself."))
             elif dependency not in known:
-                problems.append(f"{where}.depends_on: there is no subtask {_shown(dependency)}.")
+                problems.append(Problem(f"{where}.depends_on", f"there is no subtask {_shown(dependency)}."))
         problems.extend(_empty_commands(f"{where}.acceptance", subtask.acceptance))
     problems.extend(_empty_commands("acceptance", plan.acceptance))
     if not problems and (cycle := _cycle(plan)):
-        problems.append(f"subtasks: {' → '.join(cycle)} depend on each other in a circle.")
+        problems.append(Problem("subtasks", f"{' → '.join(cycle)} depend on each other in a circle."))
     return problems
 
 
@@ -121,25 +136,18 @@ def ready_subtasks(plan: Graph[N], done: Collection[str], failed: Collection[str
 
 
 def _cycle(plan: Plan) -> list[str]:
-    """One circle of dependencies as ids, the first repeated at the end; empty when there is none."""
-    depends_on = {subtask.id: subtask.depends_on for subtask in plan.subtasks}
-    while free := [name for name, needs in depends_on.items() if not any(need in depends_on for need in needs)]:
-        for name in free:
-            del depends_on[name]
-    if not depends_on:
-        return []
-    # Whoever is left waits for somebody who is left, so that this walk must come back to where it has been.
-    path = [next(iter(depends_on))]
-    while True:
-        following = next(name for name in depends_on[path[-1]] if name in depends_on)
-        if following in path:
-            return [*path[path.index(following) :], following]
-        path.append(following)
+    """One circle of dependencies as ids, each needing the next, the first repeated at the end; empty when there is none."""
+    try:
+        TopologicalSorter({subtask.id: subtask.depends_on for subtask in plan.subtasks}).prepare()
+    except CycleError as error:
+        circle: list[str] = error.args[1]
+        return circle[::-1]
+    return []
 
 
-def _empty_commands(where: str, commands: Sequence[str]) -> list[str]:
+def _empty_commands(where: str, commands: Sequence[str]) -> list[Problem]:
     return [
-        f"{where}[{index}]: must be a shell command, not empty."
+        Problem(f"{where}[{index}]", "must be a shell command, not empty.")
         for index, command in enumerate(commands)
         if not command.strip()
     ]

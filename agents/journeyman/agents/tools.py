@@ -214,8 +214,8 @@ def parse_call(role: Role | str, name: str, raw_arguments: str | Mapping[str, An
         return _invalid(tool, _problems(tool, error))
     except RecursionError:
         return _invalid(tool, ["The arguments are nested too deeply."])
-    if isinstance(checked, Plan) and (problems := validate_plan(checked)):
-        return _invalid(tool, problems)
+    if isinstance(checked, Plan) and (wrong := validate_plan(checked)):
+        return _invalid(tool, [str(problem) for problem in wrong])
     return ParsedCall(name=name, arguments=checked, terminal=name == own.terminal_tool)
 
 

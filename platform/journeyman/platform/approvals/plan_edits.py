@@ -1,14 +1,12 @@
-"""A person's changes to a plan: checked here as far as a plan can be without its Planner's rules, then a revision of its own.
+"""A person's changes to a plan: checked by the rules of a Planner's plan, then a revision of its own."""
 
-The Planner's own rules are in the agents' package, which the platform does not import; a test holds the two together, and
-the run checks an edited plan by them before it works on it.
-"""
-
+from collections.abc import Sequence
 from typing import Final
 
 from pydantic import ValidationError
 from sqlalchemy.ext.asyncio import AsyncSession
 
+from journeyman.agents.plans import validate_plan
 from journeyman.platform.approvals.models import Approval
 from journeyman.platform.events.log import append
 from journeyman.platform.events.types import EventType
@@ -38,8 +36,7 @@ async def store(session: AsyncSession, task: Task, approval: Approval, wanted: P
     The caller holds the locks of the task and of the approval. Raises :class:`InvalidInput` for a plan that cannot be
     carried out.
     """
-    problems = problems_of(wanted)
-    if problems:
+    if problems := validate_plan(wanted):
         raise _invalid(problems)
     before = await repository.get_plan(session, task.id, approval.subject["revision"])
     dumped = wanted.model_dump(mode="json")
@@ -64,32 +61,6 @@ async def store(session: AsyncSession, task: Task, approval: Approval, wanted: P
     return await repository.get_plan(session, task.id, revision)
 
 
-def problems_of(plan: PlanInput) -> list[tuple[str, str]]:
-    """What is wrong with the graph: field and sentence for each problem."""
-    problems: list[tuple[str, str]] = []
-    known = [subtask.id for subtask in plan.subtasks]
-    for index, subtask in enumerate(plan.subtasks):
-        where = f"subtasks[{index}]"
-        if subtask.id in known[:index]:
-            problems.append((f"{where}.id", f"{subtask.id} is used twice; ids must be unique."))
-        for dependency in subtask.depends_on:
-            if dependency == subtask.id:
-                problems.append((f"{where}.depends_on", f"{dependency} cannot depend on itself."))
-            elif dependency not in known:
-                problems.append((f"{where}.depends_on", f"there is no subtask {dependency[:60]}."))
-    if not problems and (circle := _circle(plan)):
-        problems.append(("subtasks", f"{', '.join(circle)} depend on each other in a circle."))
-    return problems
-
-
-def _circle(plan: PlanInput) -> list[str]:
-    waiting = {subtask.id: set(subtask.depends_on) for subtask in plan.subtasks}
-    while free := [name for name, needs in waiting.items() if not needs & waiting.keys()]:
-        for name in free:
-            del waiting[name]
-    return list(waiting)
-
-
 def _location(field: str, loc: tuple[int | str, ...]) -> str:
     text = field
     for part in loc:
@@ -97,7 +68,7 @@ def _location(field: str, loc: tuple[int | str, ...]) -> str:
     return text[:200]
 
 
-def _invalid(problems: list[tuple[str, str]]) -> InvalidInput:
+def _invalid(problems: Sequence[tuple[str, str]]) -> InvalidInput:
     if len(problems) == 1:
         return refuse(*problems[0])
     return InvalidInput(

@@ -1,48 +1,46 @@
 """Plans as the API takes them and shows them."""
 
-import re
 from datetime import datetime
-from typing import Annotated, Final
+from typing import Annotated, Any
 
-from pydantic import AfterValidator, BaseModel, Field
+from pydantic import BaseModel, Field, field_validator
 
-from journeyman.platform.http.fields import Input, PlainText, not_blank
+from journeyman.agents.plans import MAX_COMMANDS, SUBTASK_ID, SUBTASK_ID_RULE, Command, Plan, Subtask
+from journeyman.platform.http.fields import unstorable
 from journeyman.platform.plans.service import FoundPlan
 
-MAX_SUBTASKS: Final = 30
-MAX_COMMANDS: Final = 20
 
-_SUBTASK_ID: Final = re.compile(r"[a-z0-9_-]{1,40}")
+class SubtaskInput(Subtask):
+    """One piece of work for one Coder. The rules are those of a Planner's plan."""
 
+    @field_validator("*")
+    @classmethod
+    def _storable(cls, value: Any) -> Any:
+        if (problem := unstorable(value)) is not None:
+            raise ValueError(problem)
+        return value
 
-def _subtask_id(value: str) -> str:
-    if _SUBTASK_ID.fullmatch(value) is None:
-        raise ValueError("must be 1 to 40 of a-z, 0-9, _ and -")
-    return value
-
-
-Commands = Annotated[
-    list[Annotated[PlainText, AfterValidator(not_blank), Field(max_length=20_000)]], Field(max_length=MAX_COMMANDS)
-]
-
-
-class SubtaskInput(Input):
-    """One piece of work for one Coder."""
-
-    id: Annotated[PlainText, AfterValidator(_subtask_id)]
-    title: Annotated[PlainText, AfterValidator(not_blank), Field(max_length=200)]
-    instructions: Annotated[PlainText, AfterValidator(not_blank), Field(max_length=50_000)]
-    """All that the Coder is told of the plan."""
-    depends_on: list[PlainText] = []
-    acceptance: Commands = []
+    @field_validator("id")
+    @classmethod
+    def _named(cls, value: str) -> str:
+        if SUBTASK_ID.fullmatch(value) is None:
+            raise ValueError(SUBTASK_ID_RULE)
+        return value
 
 
-class PlanInput(Input):
+class PlanInput(Plan):
     """A whole plan, in the place of the one that waits for approval."""
 
-    subtasks: Annotated[list[SubtaskInput], Field(min_length=1, max_length=MAX_SUBTASKS)]
-    acceptance: Commands = []
+    subtasks: list[SubtaskInput]  # type: ignore[assignment]  # each is a Subtask, and nothing is added to the list
+    acceptance: Annotated[list[Command], Field(max_length=MAX_COMMANDS)] = []
     """Commands for the task as a whole, beside those it was submitted with, which are always run."""
+
+    @field_validator("acceptance")
+    @classmethod
+    def _storable(cls, value: list[str]) -> list[str]:
+        if (problem := unstorable(value)) is not None:
+            raise ValueError(problem)
+        return value
 
 
 class SubtaskView(BaseModel):

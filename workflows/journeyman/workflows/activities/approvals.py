@@ -227,6 +227,7 @@ def _due(approval: Approval) -> list[datetime]:
 def _problems(plan: StoredPlan) -> list[str]:
     """What is wrong with an edited plan by the Planner's rules."""
     try:
-        return validate_plan(Plan.model_validate({"subtasks": plan.subtasks, "acceptance": plan.acceptance}))
+        found = validate_plan(Plan.model_validate({"subtasks": plan.subtasks, "acceptance": plan.acceptance}))
+        return [str(problem) for problem in found]
     except ValidationError as error:
         return [f"{'.'.join(map(str, each['loc']))}: {each['msg']}" for each in error.errors()[:10]]
