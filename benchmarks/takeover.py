@@ -71,7 +71,7 @@ def is_of_coder(type_: str, **data: Any) -> Callable[[Event], bool]:
 async def under_a_model_call(run: Run, client: Client) -> tuple[float, str]:
     task_id = await run.submit(threads({**call("shell", command="true"), "delay_ms": 5000}))
     await wait_for(run, task_id, is_of_coder("model.started"))
-    moment = kill(await holder(run, client, subtask_workflow_id(task_id, "s1", 1), "take_step"))
+    moment = kill(await holder(run, client, subtask_workflow_id(task_id, "s1", 1), "run_step"))
     return _seconds(moment, await wait_for(run, task_id, is_of_coder("model.started", attempt=2))), task_id
 
 
@@ -79,7 +79,7 @@ async def under_a_command(run: Run, client: Client) -> tuple[float, str]:
     # The first call has leased the sandbox: the command runs as soon as it is announced.
     task_id = await run.submit(threads(call("shell", command="true"), call("shell", command="sleep 0.8")))
     await wait_for(run, task_id, is_of_coder("agent.tool_call"), count=2)
-    part = await holder(run, client, subtask_workflow_id(task_id, "s1", 1), "take_step")
+    part = await holder(run, client, subtask_workflow_id(task_id, "s1", 1), "run_step")
     await asyncio.sleep(0.3)
     moment = kill(part)
     return _seconds(moment, await wait_for(run, task_id, is_of_coder("agent.tool_result"), count=2)), task_id

@@ -97,7 +97,7 @@ async def test_a_pause_noted_after_the_task_was_let_go_on_is_taken_back(
         await waiting_for_log(full_stack)
         await client.get_workflow_handle(task_workflow_id(task_id)).signal(SIGNAL_RESUME)
         async with asyncio.timeout(30):
-            while (await subtask.query("progress"))["standing"] < 2:
+            while (await subtask.query("progress"))["pause_version"] < 2:
                 await asyncio.sleep(0.05)
     outcome = await platform.end(task_id)
     assert outcome.task["state"] == "succeeded"

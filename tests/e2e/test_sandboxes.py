@@ -1,21 +1,11 @@
 """Sandboxes that run into their limits or get lost, as the agent and the log see it."""
 
-import asyncio
-import os
-import signal
-import sys
-import tempfile
-from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-from journeyman.platform.embedded.roles import environment_of
 from journeyman.platform.embedded.stack import EmbeddedStack
-from journeyman.platform.leases.nodes import DEAD_AFTER
-from journeyman.platform.sandboxes.registry import Record, reap
+from journeyman.platform.sandboxes.registry import Record
 from support.platform import Outcome, Platform
 from support.scripts import call, shell, simple
 
@@ -114,73 +104,3 @@ async def test_used_up_processes_are_told_and_a_bomb_ends_with_its_command(platf
     assert ("pids", bomb["call_id"]) in [
         (event["data"]["limit"], event["data"]["call_id"]) for event in outcome.of("sandbox.limit_hit")
     ]
-
-
-@pytest.fixture
-def elsewhere() -> Iterator[Path]:
-    """A short path: sandboxes have sockets in it."""
-    with tempfile.TemporaryDirectory(prefix="jm-sbx-", ignore_cleanup_errors=True) as directory:
-        yield Path(directory)
-
-
-@asynccontextmanager
-async def machine(stack: EmbeddedStack, directory: Path) -> AsyncIterator[asyncio.subprocess.Process]:
-    """Another machine's worker: a process with sandboxes of its own."""
-    root = directory / "sandboxes"
-    with (directory / "log").open("wb") as log:
-        process = await asyncio.create_subprocess_exec(
-            sys.executable,
-            "-m",
-            "journeyman.platform.cli.main",
-            "worker",
-            env={**environment_of(stack.settings), "JOURNEYMAN_DATA_DIR": str(directory)},
-            stdout=log,
-            stderr=log,
-        )
-    try:
-        async with asyncio.timeout(240):
-            while b"worker polls" not in (directory / "log").read_bytes():
-                assert process.returncode is None, (directory / "log").read_text()
-                await asyncio.sleep(0.05)
-        yield process
-    finally:
-        if process.returncode is None:
-            process.kill()
-        await process.wait()
-        reap(root, set())
-
-
-def on_machine(directory: Path, sandbox_id: str) -> bool:
-    return (directory / "sandboxes" / sandbox_id).exists()
-
-
-@pytest.mark.slow
-async def test_two_machines_share_the_work_and_one_may_die(
-    platform: Platform, full_stack: EmbeddedStack, elsewhere: Path
-) -> None:
-    """No sandbox counts as lost while its machine lives; those of a dead one are replaced."""
-    steps = [shell(f"echo {number} >> log; sleep 0.3") for number in range(8)]
-    wanted = "".join(f"{number}\\n" for number in range(len(steps)))
-    acceptance = [f'test "$(cat log)" = "$(printf \'{wanted}\')"']
-    async with machine(full_stack, elsewhere) as worker:
-        tasks = [await platform.submit(simple(*steps), acceptance=acceptance) for _ in range(3)]
-        for outcome in await asyncio.gather(*(platform.end(task_id, 120) for task_id in tasks)):
-            assert outcome.task["verified"] is True
-            assert outcome.of("sandbox.replaced") == []
-        # Now until one is at work on the other machine, which then dies with all its sandboxes.
-        for _ in range(20):
-            task_id = await platform.submit(simple(*steps), acceptance=["test -s log"])
-            await platform.wait_until_call(task_id, "echo 3 ")
-            lost = await sandbox_of(platform, task_id)
-            if on_machine(elsewhere, lost):
-                break
-            await platform.client.post(f"/v1/tasks/{task_id}/cancel")
-        else:
-            pytest.fail("the other machine got no work")
-        os.kill(worker.pid, signal.SIGKILL)
-        await worker.wait()
-        reap(elsewhere / "sandboxes", set())
-        outcome = await platform.end(task_id, 60 + DEAD_AFTER.total_seconds())
-    assert outcome.task["state"] == "succeeded"
-    assert lost in [event["data"]["lost_sandbox_id"] for event in outcome.of("sandbox.replaced")]
-    assert ends(outcome)[lost]["lost"] is True

@@ -22,7 +22,7 @@ async def test_interrupted_while_its_worker_is_dead(platform: Platform, full_sta
     workflow = await in_subtask(platform, task_id, begins)
     if half == "command":
         await command_running("300.0419")
-    worker = await holder(full_stack, workflow, "take_step")
+    worker = await holder(full_stack, workflow, "run_step")
     victim = worker.pid
     kill(victim)
     body = {"text": "Stop that.", "mode": "interrupt"}

@@ -54,7 +54,7 @@ def answers_paid(outcome: Outcome) -> int:
 async def test_killed_in_the_middle_of_a_model_call(platform: Platform, full_stack: EmbeddedStack) -> None:
     slow = {**shell("echo once >> log"), "delay_ms": 4000}
     task_id = await platform.submit(simple(slow), acceptance=['test "$(cat log)" = once'])
-    worker = await holder(full_stack, await in_subtask(platform, task_id, "model.started"), "take_step")
+    worker = await holder(full_stack, await in_subtask(platform, task_id, "model.started"), "run_step")
     victim = worker.pid
     kill(victim)
     log = await check_verified(full_stack, outcome := await platform.end(task_id, 120))
@@ -68,7 +68,7 @@ async def test_killed_in_the_middle_of_a_command_which_goes_on_and_is_found_agai
 ) -> None:
     threads = simple(shell("echo begun >> log; sleep 5.0417; echo done >> log; echo said"))
     task_id = await platform.submit(threads, acceptance=['test "$(cat log)" = "$(printf "begun\\ndone")"'])
-    worker = await holder(full_stack, await in_subtask(platform, task_id, "agent.tool_call"), "take_step")
+    worker = await holder(full_stack, await in_subtask(platform, task_id, "agent.tool_call"), "run_step")
     await command_running("5.0417")
     victim = worker.pid
     kill(victim)
@@ -96,7 +96,7 @@ async def test_killed_between_a_side_effect_and_its_completion(
     workflow = subtask_workflow_id(task_id, "s1", 1)
     # The plan's own call is the first, then the Coder's.
     async with log_held(full_stack, task_id, after="agent.tool_call", count=3):
-        worker = await holder(full_stack, workflow, "take_step")
+        worker = await holder(full_stack, workflow, "run_step")
         await waiting_for_log(full_stack)
         victim = worker.pid
         kill(victim)
@@ -114,7 +114,7 @@ async def test_an_answer_that_was_paid_and_not_yet_stored_is_not_paid_again(
     slow = {**shell("echo once >> log"), "delay_ms": 2500}
     task_id = await platform.submit(simple(slow), acceptance=['test "$(cat log)" = once'])
     workflow = await in_subtask(platform, task_id, "model.started")
-    worker = await holder(full_stack, workflow, "take_step")
+    worker = await holder(full_stack, workflow, "run_step")
     await reserved(full_stack, task_id)
     async with log_held(full_stack, task_id, after="model.started", count=2):
         await waiting_for_log(full_stack)
@@ -127,7 +127,7 @@ async def test_an_answer_that_was_paid_and_not_yet_stored_is_not_paid_again(
 async def test_told_to_stop_it_finishes_what_it_does(platform: Platform, full_stack: EmbeddedStack) -> None:
     slow = {**shell("sleep 2; echo once >> log"), "delay_ms": 3000}
     task_id = await platform.submit(simple(slow), acceptance=['test "$(cat log)" = once'])
-    worker = await holder(full_stack, await in_subtask(platform, task_id, "model.started"), "take_step")
+    worker = await holder(full_stack, await in_subtask(platform, task_id, "model.started"), "run_step")
     victim = worker.pid
     assert victim is not None
     os.kill(victim, signal.SIGTERM)
@@ -149,7 +149,7 @@ async def test_told_to_stop_it_hands_over_what_takes_too_long(platform: Platform
     workflow = await in_subtask(platform, task_id, "model.started")
     for type_, count in (("model.started", 1), ("agent.tool_call", 2)):
         await wait_until(platform, task_id, type_, "coder", count)
-        worker = await holder(full_stack, workflow, "take_step")
+        worker = await holder(full_stack, workflow, "run_step")
         victim = worker.pid
         assert victim is not None
         os.kill(victim, signal.SIGTERM)
@@ -165,7 +165,7 @@ async def test_a_worker_that_wakes_up_late_changes_nothing(
     slow = {**shell("echo once >> log"), "delay_ms": 1500}
     threads = simple(slow, shell("sleep 1; echo twice >> log"))
     task_id = await platform.submit(threads, acceptance=['test "$(cat log)" = "$(printf "once\\ntwice")"'])
-    worker = await holder(full_stack, await in_subtask(platform, task_id, "model.started"), "take_step")
+    worker = await holder(full_stack, await in_subtask(platform, task_id, "model.started"), "run_step")
     assert worker.pid is not None
     async with frozen(worker.pid):
         outcome = await platform.end(task_id, 120)

@@ -32,7 +32,7 @@ def secret(name: str) -> bool:
 
 def test_every_part_of_the_architecture_is_there() -> None:
     roles = {"api", "gateway", "migrate", "embeddings", "replay-engine"}
-    workers = {f"worker-{queue}" for queue in ("orchestration", "models", "sandboxes")}
+    workers = {f"worker-{queue}" for queue in ("orchestration", "sandboxes")}
     assert set(OWN) == roles | workers
     assert {"postgres", "temporal", "temporal-postgres", "objects", "qdrant", "otel-collector"} <= set(SERVICES)
 

@@ -185,10 +185,6 @@ SCENARIOS: dict[str, Scenario] = {
 }
 
 
-APART: dict[str, Scenario] = {"apart": paused, "apart-approved": approved}
-"""Recorded where models and sandboxes have workers of their own, so that a step is two activities."""
-
-
 async def _ended(platform: Platform, task_id: str, state: str) -> None:
     outcome = await platform.end(task_id, 300)
     if outcome.task["state"] != state:
@@ -224,15 +220,8 @@ def _impersonal(value: Any) -> Any:
 
 
 async def record(names: list[str]) -> None:
-    for scenarios, together in ((SCENARIOS, True), (APART, False)):
-        wanted = {name: scenario for name, scenario in scenarios.items() if name in names}
-        if wanted:
-            await _record(wanted, together=together)
-    write_code()
-
-
-async def _record(scenarios: dict[str, Scenario], *, together: bool) -> None:
-    stack = SessionStack(together=together)
+    scenarios = {name: scenario for name, scenario in SCENARIOS.items() if name in names}
+    stack = SessionStack()
     try:
         running = await stack.ask(*EVERYTHING)
         client = await connect(running.settings)
@@ -242,6 +231,7 @@ async def _record(scenarios: dict[str, Scenario], *, together: bool) -> None:
                 print(f"{name}: {await _keep(client, task_id, FOLDER / name)} runs")
     finally:
         await stack.close()
+    write_code()
 
 
 async def accept() -> None:
@@ -252,4 +242,4 @@ async def accept() -> None:
 
 
 if __name__ == "__main__":
-    asyncio.run(accept() if sys.argv[1:] == ["--accept"] else record(sys.argv[1:] or [*SCENARIOS, *APART]))
+    asyncio.run(accept() if sys.argv[1:] == ["--accept"] else record(sys.argv[1:] or [*SCENARIOS]))

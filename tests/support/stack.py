@@ -17,12 +17,12 @@ RUN_EVENTS = 40
 class SessionStack:
     """Starts nothing until a test asks, then only that, once, and stops all of it at the end.
 
-    ``together``: ``Settings.workers_together``, which is on wherever one machine does it all. Lives below a short temporary
-    directory: Unix sockets have a limit of 108 bytes.
+    ``single_node``: see ``Settings``; it is on wherever one machine does it all. Lives below a short temporary directory: Unix
+    sockets have a limit of 108 bytes.
     """
 
-    def __init__(self, *, together: bool = True) -> None:
-        self._together = together
+    def __init__(self, *, single_node: bool = True) -> None:
+        self._single_node = single_node
         self._root = tempfile.TemporaryDirectory(prefix="jm-test-", ignore_cleanup_errors=True)
         self.directory = Path(self._root.name)
         self._stack: EmbeddedStack | None = None
@@ -40,11 +40,11 @@ class SessionStack:
                     model_base_url=None,
                     replay_scripts=scripts,
                     temporal_run_events=RUN_EVENTS,
-                    worker_roles="orchestration,models,sandboxes",
+                    worker_roles="orchestration,sandboxes",
                 )
                 stack = EmbeddedStack(self.directory / "data", parts=(), settings=settings, workers=2)
                 await stack.start()
-                stack.settings = stack.settings.model_copy(update={"workers_together": self._together})
+                stack.settings = stack.settings.model_copy(update={"single_node": self._single_node})
                 self._stack = stack
             await self._stack.add(*parts)
             return self._stack

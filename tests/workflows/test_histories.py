@@ -8,7 +8,7 @@ from temporalio.client import WorkflowHistory
 
 from journeyman.workflows import fingerprint
 from support.histories import CODE, FOLDER, OF_THE_MACHINE, changes, code, replayer, stored
-from support.record_histories import APART, SCENARIOS
+from support.record_histories import SCENARIOS
 
 HISTORIES = dict(stored())
 
@@ -30,7 +30,7 @@ Tasks that run now have histories of the older code. What to do:
 
 def test_there_are_histories_of_every_scenario() -> None:
     scenarios = {name.split("/")[0] for name in HISTORIES}
-    assert scenarios == {*SCENARIOS, *APART}
+    assert scenarios == {*SCENARIOS}
     runs = [name for name in HISTORIES if name.startswith("many-runs/") and "SubtaskWorkflow" in name]
     assert len(runs) >= 3
 
@@ -97,8 +97,8 @@ def test_the_fingerprint_covers_what_workflow_code_reaches() -> None:
     places = set(code()["definitions"])
     assert {
         "journeyman.workflows.task_workflow:TaskWorkflow",
-        "journeyman.workflows.agent_loop:converse",
-        "journeyman.workflows.timing:STORES",
+        "journeyman.workflows.thread_run:run_thread",
+        "journeyman.workflows.timing:RETRY",
         "journeyman.workflows.types:PlanNode",
         "journeyman.workflows.continuation:is_due",
         "journeyman.agents.plans:ready_subtasks",

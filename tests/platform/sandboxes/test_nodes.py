@@ -83,7 +83,8 @@ async def test_a_living_sandbox_of_another_machine_is_left_alone(
     for _ in range(3):
         with pytest.raises(SandboxElsewhere) as caught:
             await there.leases.acquire(claim, None, Bare())
-        assert caught.value.retryable
+        assert not caught.value.retryable
+        assert caught.value.details == {"node": here.driver.node}
         again = await here.leases.acquire(claim, None, Bare())
         assert (again.fresh, again.sandbox.id) == (False, held.sandbox.id)
     assert await again.sandbox.read_file("/workspace/file") == b"work\n"

@@ -1,4 +1,4 @@
-"""From a task's environment to the spec of its sandboxes."""
+"""How sandboxes are made from a task's environment."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -32,12 +32,12 @@ def sandbox_spec(sandbox_id: str, environment: Mapping[str, Any]) -> SandboxSpec
 SETUP_TIMEOUT_S = 1800.0
 
 
-class TaskFurnishing:
-    """How a task's sandboxes are made: their spec, and the setup commands that each of them starts with.
+class TaskProvisioner:
+    """Provisions a task's sandboxes: spec, and the setup commands that run in each of them.
 
-    Setup may leave things outside the workspace (in the home directory, say), which no snapshot holds; so it runs in
-    every new sandbox. Whatever it does to the workspace is undone by restoring the snapshot again: the first run, at
-    preparation, is the one whose changes stay.
+    Setup may write outside the workspace (to the home directory), which no snapshot holds; so it runs in every new sandbox.
+    Its changes to the workspace are undone by restoring the snapshot again: those of the first run, at preparation, are in
+    the snapshot already.
     """
 
     def __init__(self, environment: Mapping[str, Any]) -> None:
@@ -54,8 +54,8 @@ class TaskFurnishing:
         return bool(self.setup)
 
 
-class BareFurnishing:
-    """A sandbox without the task's setup: for preparation, which judges the setup."""
+class BareProvisioner:
+    """Provisions sandboxes without the task's setup: preparation runs and checks the setup itself."""
 
     def __init__(self, environment: Mapping[str, Any]) -> None:
         self._environment = environment
@@ -68,8 +68,11 @@ class BareFurnishing:
         return False
 
 
-class FetchFurnishing(BareFurnishing):
-    """A sandbox that fetches a workspace: the task's resources, none of its variables, and one way out."""
+class FetchProvisioner(BareProvisioner):
+    """Provisions sandboxes that fetch a workspace: the task's resources, none of its variables, egress through one proxy.
+
+    ``egress``: socket of the proxy.
+    """
 
     def __init__(self, environment: Mapping[str, Any], egress: Path) -> None:
         super().__init__({**environment, "env": {}})

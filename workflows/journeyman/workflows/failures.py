@@ -8,6 +8,7 @@ from temporalio import activity
 from temporalio.exceptions import ApplicationError, CancelledError
 from temporalio.worker import ActivityInboundInterceptor, ExecuteActivityInput, Interceptor
 
+from journeyman.platform.inference.errors import ModelUnavailable
 from journeyman.platform.kit.errors import JourneymanError
 from journeyman.platform.kit.outages import database_unavailable
 from journeyman.platform.sandboxes.errors import SandboxElsewhere
@@ -17,13 +18,13 @@ logger = logging.getLogger(__name__)
 
 
 def as_failure(error: Exception, attempt: int) -> ApplicationError:
-    """The failure to report: retryable for what passes by itself, final for what does not.
+    """The failure to report for an activity's error: retryable if the cause may pass by itself, final otherwise.
 
-    A database that is away counts as passing, however long. An error that nobody foresaw is tried
-    ``timing.MAX_UNEXPECTED_ATTEMPTS`` times; its text stays in the worker's log, because it may hold anything.
+    An unreachable database is retryable without limit. An unexpected error is tried ``timing.MAX_UNEXPECTED_ATTEMPTS`` times;
+    its text stays in the worker's log, because it may hold anything. ``attempt``: number of this attempt, from 1.
     """
     if isinstance(error, JourneymanError):
-        seconds = getattr(error, "retry_after_s", None)
+        seconds = _retry_after_s(error, attempt)
         return ApplicationError(
             error.message,
             error.details,
@@ -40,6 +41,15 @@ def as_failure(error: Exception, attempt: int) -> ApplicationError:
     )
 
 
+def _retry_after_s(error: JourneymanError, attempt: int) -> float | None:
+    """Seconds until the next attempt: what the engine asked for, or the backoff of model calls; None for that of the activity."""
+    seconds: float | None = getattr(error, "retry_after_s", None)
+    if seconds is None and isinstance(error, ModelUnavailable):
+        doubled = timing.MODEL_RETRY_FIRST.total_seconds() * 2 ** min(attempt - 1, 16)
+        seconds = min(doubled, timing.MODEL_RETRY_LONGEST.total_seconds())
+    return seconds
+
+
 class _Inbound(ActivityInboundInterceptor):
     async def execute_activity(self, input: ExecuteActivityInput) -> Any:  # noqa: A002  the SDK's name
         try:
@@ -51,7 +61,7 @@ class _Inbound(ActivityInboundInterceptor):
             failure = as_failure(error, info.attempt)
             level = logging.WARNING if isinstance(error, JourneymanError) else logging.ERROR
             if isinstance(error, SandboxElsewhere):
-                level = logging.DEBUG  # nothing is wrong, and it may take many attempts
+                level = logging.DEBUG  # expected: the workflow sends the activity to the sandbox's node
             logger.log(
                 level,
                 "activity %s failed at attempt %d: %s",
@@ -64,5 +74,7 @@ class _Inbound(ActivityInboundInterceptor):
 
 
 class FailureInterceptor(Interceptor):
+    """Reports errors of activities as :func:`as_failure` says, and logs each failed attempt once."""
+
     def intercept_activity(self, next: ActivityInboundInterceptor) -> ActivityInboundInterceptor:  # noqa: A002  the SDK's name
         return _Inbound(next)

@@ -15,9 +15,11 @@ from typing import Any, Final
 
 WORKFLOW_MODULES: Final = (
     "journeyman.workflows.task_workflow",
-    "journeyman.workflows.crew",
+    "journeyman.workflows.subtask_runner",
     "journeyman.workflows.subtask_workflow",
-    "journeyman.workflows.agent_loop",
+    "journeyman.workflows.thread_run",
+    "journeyman.workflows.control",
+    "journeyman.workflows.activity_calls",
 )
 """Taken whole. From here on, imports are followed to the names that are used."""
 

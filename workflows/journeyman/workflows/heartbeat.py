@@ -1,4 +1,4 @@
-"""Beats beside an activity's body, so that a dead worker is noticed and a cancellation reaches the body."""
+"""Heartbeats of activities: a dead worker is noticed by them, and a cancellation reaches the activity with them."""
 
 import asyncio
 import functools
@@ -21,10 +21,10 @@ async def _beat() -> None:
 
 
 def beating(body: Callable[[S, A], Awaitable[R]]) -> Callable[[S, A], Awaitable[R]]:
-    """Wrap an activity method: beats come every ``timing.BEAT``, none from a body that is done sooner.
+    """Wrap an activity method so that it sends a heartbeat every ``timing.BEAT``.
 
-    The beats run on the same event loop as the body. A loop that is blocked therefore stops beating, and its
-    activities are taken over. When the answer to a beat tells of a cancellation, the SDK cancels the body.
+    Heartbeats run on the event loop of the body: a blocked loop stops them, and another worker takes the activity over. When
+    the server answers a heartbeat with a cancellation, the SDK cancels the body.
     """
 
     @functools.wraps(body)

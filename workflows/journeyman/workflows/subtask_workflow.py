@@ -1,6 +1,7 @@
 """One subtask: Coder and Reviewer take turns until the work is approved and merged, or the rounds are used up."""
 
 import asyncio
+from types import NoneType
 
 from temporalio import workflow
 from temporalio.exceptions import FailureError
@@ -12,20 +13,22 @@ with workflow.unsafe.imports_passed_through():
         SIGNAL_DECIDED,
         SIGNAL_INTERRUPT,
         SIGNAL_PAUSE,
-        SIGNAL_STANDING,
+        SIGNAL_PAUSE_STATE,
         SUBTASK_WORKFLOW,
         task_workflow_id,
     )
     from journeyman.platform.tasks.contract import SubtaskProgress
 
-from journeyman.workflows.agent_loop import Control, converse, in_sandbox, store
+from journeyman.workflows.activity_calls import SandboxRoute, run_sandbox_activity, run_store_activity
 from journeyman.workflows.continuation import go_on
+from journeyman.workflows.control import WorkflowControl
+from journeyman.workflows.thread_run import run_thread
 from journeyman.workflows.types import (
-    Findings,
+    DeliverFindings,
+    EndSubtask,
     Integration,
     OpenThread,
     RunSubtask,
-    SubtaskEnd,
     SubtaskResult,
     ThreadRef,
 )
@@ -47,7 +50,7 @@ class SubtaskWorkflow:
     def __init__(self, subtask: RunSubtask) -> None:
         self._subtask = subtask
         self._progress = subtask.progress.model_copy()
-        self._control = Control(subtask.progress.paused_for, self._spread)
+        self._control = WorkflowControl(subtask.progress.paused_for, self._propagate_pause)
         self._cancelled = False
         self._main: asyncio.Task[SubtaskResult | None] | None = None
 
@@ -57,10 +60,10 @@ class SubtaskWorkflow:
         if self._main is not None and not self._main.cancelling():
             self._main.cancel()
 
-    @workflow.signal(name=SIGNAL_STANDING)
-    def standing(self, number: int, paused_for: str | None) -> None:
-        if number > self._progress.standing:
-            self._progress.standing = number
+    @workflow.signal(name=SIGNAL_PAUSE_STATE)
+    def pause_state(self, version: int, paused_for: str | None) -> None:
+        if version > self._progress.pause_version:
+            self._progress.pause_version = version
             self._control.paused_for = paused_for
 
     @workflow.signal(name=SIGNAL_INTERRUPT)
@@ -69,7 +72,7 @@ class SubtaskWorkflow:
 
     @workflow.signal(name=SIGNAL_DECIDED)
     def decided(self, approval_id: str) -> None:
-        self._control.hear(approval_id)
+        self._control.note_decision(approval_id)
 
     @workflow.query
     def progress(self) -> SubtaskProgress:
@@ -95,7 +98,7 @@ class SubtaskWorkflow:
         return result
 
     async def _course(self) -> SubtaskResult | None:
-        """How the subtask ended; None when the run's history is full."""
+        """Run the subtask; returns how it ended, or None when the run's history is full."""
         try:
             await self._work()
         except _Suspended:
@@ -108,13 +111,13 @@ class SubtaskWorkflow:
     def _result(self, problem: str | None) -> SubtaskResult:
         return SubtaskResult(subtask_id=self._subtask.subtask_id, completed=problem is None, problem=problem)
 
-    async def _spread(self, reason: str) -> None:
-        """The task's workflow tells the other subtasks, and this one again, which changes nothing."""
+    async def _propagate_pause(self, reason: str) -> None:
+        """Signal the pause to the task's workflow, which signals it to all subtasks."""
         parent = workflow.get_external_workflow_handle(task_workflow_id(self._subtask.task.task_id))
         await parent.signal(SIGNAL_PAUSE, reason)
 
     async def _work(self) -> None:
-        """Return once the work is approved and in the task's head."""
+        """Return once the work is approved and merged into the task's head."""
         progress = self._progress
         while True:
             coder = self._thread(progress.coder, "coder") or await self._open("coder", 1)
@@ -140,32 +143,32 @@ class SubtaskWorkflow:
             raise _GivenUp(f"Its work conflicted with that of other subtasks {progress.conflicts} times in a row.")
 
     async def _code(self, progress: SubtaskProgress, coder: ThreadRef) -> None:
-        talk = await converse(self._control, coder, progress.coder_step)
-        progress.coder_step = talk.step
-        if talk.suspended:
+        run = await run_thread(self._control, coder, progress.coder_step)
+        progress.coder_step = run.step
+        if run.suspended:
             raise _Suspended
-        if talk.outcome is None:
+        if run.outcome is None:
             raise _GivenUp("The Coder did not hand over any work: it stopped calling tools or used up its turns.")
 
     async def _review(self, progress: SubtaskProgress, coder: ThreadRef, reviewer: ThreadRef) -> bool:
-        """Whether the work is approved; if not, the Coder has the findings now."""
-        talk = await converse(self._control, reviewer, progress.reviewer_step)
-        progress.reviewer_step = talk.step
-        if talk.suspended:
+        """Run the Reviewer's thread; returns whether the work is approved. If not, the findings are delivered to the Coder."""
+        run = await run_thread(self._control, reviewer, progress.reviewer_step)
+        progress.reviewer_step = run.step
+        if run.suspended:
             raise _Suspended
-        if talk.outcome is None:
+        if run.outcome is None:
             raise _GivenUp("The Reviewer came to no verdict: it stopped calling tools or used up its turns.")
-        if talk.outcome.next == Next.ACCEPT:
+        if run.outcome.next == Next.ACCEPT:
             return True
-        if talk.outcome.next != Next.REVISE:
-            raise _GivenUp(talk.outcome.reason)
-        findings = Findings(thread=coder, reviewer_thread_id=reviewer.thread_id, round=progress.round)
-        await store("deliver_findings", findings)
+        if run.outcome.next != Next.REVISE:
+            raise _GivenUp(run.outcome.reason)
+        findings = DeliverFindings(thread=coder, reviewer_thread_id=reviewer.thread_id, round=progress.round)
+        await run_store_activity("deliver_findings", findings, NoneType)
         return False
 
     async def _end(self, problem: str | None) -> Integration:
         """Merge approved work into the task's head, or note why the subtask was given up."""
-        end = SubtaskEnd(
+        end = EndSubtask(
             task=self._subtask.task,
             revision=self._subtask.revision,
             subtask_id=self._subtask.subtask_id,
@@ -174,10 +177,10 @@ class SubtaskWorkflow:
             completed=problem is None,
             problem=problem,
         )
-        return await in_sandbox("end_subtask", end, Integration)
+        return await run_sandbox_activity("end_subtask", end, Integration, self._any_node())
 
     def _thread(self, thread_id: str | None, role: str) -> ThreadRef | None:
-        """A thread that is open already."""
+        """The reference of a thread that is open already; None without an id."""
         if thread_id is None:
             return None
         subtask = self._subtask
@@ -197,4 +200,8 @@ class SubtaskWorkflow:
             round=round_,
             subtask_id=self._subtask.subtask_id,
         )
-        return await in_sandbox("open_thread", opening, ThreadRef)
+        return await run_sandbox_activity("open_thread", opening, ThreadRef, self._any_node())
+
+    def _any_node(self) -> SandboxRoute:
+        """The route of work that any node can do."""
+        return SandboxRoute(self._subtask.task.sandbox_queue)

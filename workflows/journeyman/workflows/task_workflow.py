@@ -2,6 +2,7 @@
 
 import asyncio
 from types import NoneType
+from typing import TypeVar
 
 from temporalio import workflow
 from temporalio.exceptions import ActivityError, ApplicationError, CancelledError, ChildWorkflowError, FailureError
@@ -20,26 +21,30 @@ with workflow.unsafe.imports_passed_through():
     from journeyman.platform.tasks.contract import Phase, StartTask, TaskProgress, TaskState
 
 from journeyman.workflows import timing
-from journeyman.workflows.agent_loop import Control, ask_stores, converse, in_sandbox, store, until_decided
+from journeyman.workflows.activity_calls import SandboxRoute, run_sandbox_activity, run_store_activity
 from journeyman.workflows.continuation import go_on, is_due
-from journeyman.workflows.crew import Crew
+from journeyman.workflows.control import WorkflowControl
+from journeyman.workflows.subtask_runner import SubtaskRunner
+from journeyman.workflows.thread_run import run_thread, wait_for_decisions
 from journeyman.workflows.types import (
     ApplyRewind,
-    Closed,
-    Finish,
+    ChangeState,
+    FinishTask,
     LoadPlan,
     OpenThread,
     PlanGraph,
-    PlanToApprove,
     PlanVerdict,
     Prepared,
-    StateChange,
+    RequestPlanApproval,
+    TaskApprovals,
+    TaskClosing,
     TaskRef,
     ThreadRef,
     Verification,
     Verify,
-    Waiting,
 )
+
+R = TypeVar("R")
 
 REWINDS_REMEMBERED = 50
 """Ids of applied rewinds that a run carries over, so that a signal delivered twice goes back once."""
@@ -47,17 +52,22 @@ REWINDS_REMEMBERED = 50
 
 @workflow.defn(name=TASK_WORKFLOW)
 class TaskWorkflow:
-    """The workflow's id is the task's id. It always completes: how the task ended is in the store."""
+    """Carries a task to its end. The workflow's id is the task's id. It always completes; the store holds how the task ended."""
 
     @workflow.init
     def __init__(self, start: StartTask) -> None:
-        self._task = TaskRef(task_id=start.task_id, project_id=start.project_id, epoch=start.progress.epoch)
+        self._task = TaskRef(
+            task_id=start.task_id,
+            project_id=start.project_id,
+            epoch=start.progress.epoch,
+            sandbox_queue=start.sandbox_queue,
+        )
         self._progress = start.progress.model_copy(deep=True)
-        self._control = Control(start.progress.paused_for, self._spread)
-        self._crew = Crew(self._task, self._control)
+        self._control = WorkflowControl(start.progress.paused_for, self._propagate_pause)
+        self._subtasks = SubtaskRunner(self._task, self._control)
         self._cancelled = False
         self._rewinds: list[str] = []
-        self._main: asyncio.Task[Finish | None] | None = None
+        self._main: asyncio.Task[FinishTask | None] | None = None
 
     @workflow.signal(name=SIGNAL_CANCEL)
     def cancel(self) -> None:
@@ -73,22 +83,22 @@ class TaskWorkflow:
     @workflow.signal(name=SIGNAL_PAUSE)
     async def pause(self, reason: str) -> None:
         self._control.pause(reason)
-        await self._crew.tell_standing()
+        await self._subtasks.signal_pause_state()
 
     @workflow.signal(name=SIGNAL_RESUME)
     async def resume(self) -> None:
         self._control.resume()
-        await self._crew.tell_standing()
+        await self._subtasks.signal_pause_state()
 
     @workflow.signal(name=SIGNAL_INTERRUPT)
     async def interrupt(self) -> None:
         self._control.interrupt()
-        await self._crew.tell(SIGNAL_INTERRUPT)
+        await self._subtasks.signal_all(SIGNAL_INTERRUPT)
 
     @workflow.signal(name=SIGNAL_DECIDED)
     async def decided(self, approval_id: str) -> None:
-        self._control.hear(approval_id)
-        await self._crew.tell(SIGNAL_DECIDED, approval_id)
+        self._control.note_decision(approval_id)
+        await self._subtasks.signal_all(SIGNAL_DECIDED, approval_id)
 
     @workflow.query
     def progress(self) -> TaskProgress:
@@ -112,19 +122,19 @@ class TaskWorkflow:
             go_on(start.model_copy(update={"progress": self._progress}))
 
     def _stop(self) -> None:
-        """End what is under way, once: a second cancellation would cut short the clearing up after the first."""
+        """Cancel the main coroutine, once: a second cancellation would interrupt the cleanup after the first."""
         if self._main is not None and not self._main.cancelling():
             self._main.cancel()
 
     def _diverted(self) -> bool:
-        """Whether a person wants something else than the task's course."""
+        """Whether a person asked for a cancellation or a rewind."""
         return self._cancelled or bool(self._rewinds)
 
-    async def _spread(self, reason: str) -> None:
-        """The Planner is alone while it talks: nobody else has to hear of its pause."""
+    async def _propagate_pause(self, reason: str) -> None:
+        """No-op: no subtask runs during planning."""
 
-    async def _outcome(self) -> Finish | None:
-        """How the task ended; None when it is to go on in a new run: the history is full, or the task goes back."""
+    async def _outcome(self) -> FinishTask | None:
+        """How the task ended; None to go on in a new run: the history is full, or a rewind was requested."""
         if not self._diverted():
             self._main = asyncio.create_task(self._carry())
             try:
@@ -137,34 +147,34 @@ class TaskWorkflow:
                 return finish
         return self._ended(TaskState.CANCELLED) if self._cancelled else None
 
-    async def _close(self, finish: Finish) -> Closed:
-        """Never give up on writing the end: a task without one would look alive for ever."""
+    async def _close(self, finish: FinishTask) -> TaskClosing:
+        """Release the task's sandboxes and write its end, however often that takes."""
         try:
-            await in_sandbox("release_sandboxes", self._task, NoneType)
+            await self._on_any_node("release_sandboxes", self._task, NoneType)
         except ActivityError:
             workflow.logger.exception("sandboxes were not released; they end with their leases")
         while True:
             try:
-                return await ask_stores("finish_task", finish, Closed)
+                return await run_store_activity("finish_task", finish, TaskClosing)
             except ActivityError:
                 workflow.logger.exception("the end of the task could not be written; trying again")
                 await workflow.sleep(timing.FINISH_AGAIN)
 
-    def _reopen(self, closed: Closed) -> None:
-        """The end did not come to be: a person had asked for something before it was written."""
+    def _reopen(self, closed: TaskClosing) -> None:
+        """Go on after an end that was not written, because a person had asked for something before."""
         if closed.rewind_id is not None:
             self.rewind(closed.rewind_id)
         elif closed.unread:
             self._plan_anew("A person sent a message when the work was already verified. Plan what it asks for.")
 
     async def _go_back(self) -> None:
-        """Apply the rewinds that were asked for, in order. What they came to is where the next run begins."""
+        """Apply the requested rewinds in order; the next run begins at the progress that the last one returns."""
         while self._rewinds and not self._cancelled:
             rewind_id = self._rewinds.pop(0)
-            wanted = ApplyRewind(task=self._task, rewind_id=rewind_id)
-            before, changes = self._progress, self._control.changes
-            self._progress = await in_sandbox("apply_rewind", wanted, TaskProgress)
-            if self._progress.paused_for is None and self._control.changes == changes:
+            request = ApplyRewind(task=self._task, rewind_id=rewind_id)
+            before, version = self._progress, self._control.pause_version
+            self._progress = await self._on_any_node("apply_rewind", request, TaskProgress)
+            if self._progress.paused_for is None and self._control.pause_version == version:
                 # The reason to pause was undone with the rest. One that came meanwhile holds.
                 self._control.resume()
             self._progress.rewinds = [*before.rewinds, rewind_id][-REWINDS_REMEMBERED:]
@@ -172,10 +182,10 @@ class TaskWorkflow:
             self._progress.verifications = before.verifications + 1
             self._task.epoch = self._progress.epoch
 
-    async def _carry(self) -> Finish | None:
+    async def _carry(self) -> FinishTask | None:
         progress = self._progress
         while True:
-            await self._control.gate()
+            await self._control.wait_until_resumed()
             if is_due():
                 return None
             match progress.phase:
@@ -192,37 +202,39 @@ class TaskWorkflow:
             if finish is not None:
                 return finish
 
-    async def _prepare(self, progress: TaskProgress) -> Finish | None:
+    async def _prepare(self, progress: TaskProgress) -> FinishTask | None:
         await self._enter(TaskState.PREPARING)
-        prepared = await in_sandbox("prepare", self._task, Prepared)
+        prepared = await self._on_any_node("prepare", self._task, Prepared)
         if prepared.problem is not None:
             return self._ended(TaskState.FAILED, "environment_failed", prepared.problem)
         progress.phase = Phase.PLAN
         return None
 
-    async def _plan(self, progress: TaskProgress) -> Finish | None:
-        """Talk with the Planner until it submits. With the history full first, the phase stays ``plan``."""
+    async def _plan(self, progress: TaskProgress) -> FinishTask | None:
+        """Run the Planner's thread until it submits a plan. If the history is full first, the phase stays ``plan``."""
         await self._enter(TaskState.PLANNING)
         opening = OpenThread(task=self._task, role="planner", revision=progress.revision, reason=progress.reason)
-        planner = await in_sandbox("open_thread", opening, ThreadRef)
-        talk = await converse(self._control, planner, progress.planner_step)
-        progress.planner_step = talk.step
-        if talk.outcome is not None:
-            progress.phase = Phase.APPROVE if talk.outcome.unapproved else Phase.WORK
-        elif not talk.suspended:
+        planner = await self._on_any_node("open_thread", opening, ThreadRef)
+        run = await run_thread(self._control, planner, progress.planner_step)
+        progress.planner_step = run.step
+        if run.outcome is not None:
+            progress.phase = Phase.APPROVE if run.outcome.unapproved else Phase.WORK
+        elif not run.suspended:
             return self._ended(
                 TaskState.FAILED, "no_plan", "The Planner did not submit a plan that can be carried out."
             )
         return None
 
-    async def _approve(self, progress: TaskProgress) -> Finish | None:
-        """Have a person decide on the plan: go on with it, perhaps changed, or plan again for the person's reason."""
-        wanted = PlanToApprove(task=self._task, revision=progress.revision)
-        approval_id = await ask_stores("ask_for_plan", wanted, str)
+    async def _approve(self, progress: TaskProgress) -> FinishTask | None:
+        """Wait for a person's decision on the plan: go on with it, perhaps edited, or plan again for the person's reason."""
+        request = RequestPlanApproval(task=self._task, revision=progress.revision)
+        approval_id = await run_store_activity("request_plan_approval", request, str)
         # A message from a person does not decide; it is read at the next step.
-        if not await until_decided(self._control, self._task, [approval_id], interruptible=False):
+        if not await wait_for_decisions(self._control, self._task, [approval_id], interruptible=False):
             return None
-        verdict = await ask_stores("plan_verdict", Waiting(task=self._task, approvals=[approval_id]), PlanVerdict)
+        verdict = await run_store_activity(
+            "plan_verdict", TaskApprovals(task=self._task, approvals=[approval_id]), PlanVerdict
+        )
         progress.last_revision = max(progress.last_revision, verdict.last_revision)
         match verdict.state:
             case "approved":
@@ -232,46 +244,46 @@ class TaskWorkflow:
                 # A person may reject as often as they like: this does not count as a plan that was tried.
                 self._plan_anew(verdict.reason or "")
             case "expired":
-                await in_sandbox("hand_over", self._task, NoneType)
+                await self._on_any_node("hand_over", self._task, NoneType)
                 return self._ended(TaskState.FAILED, "approval_expired", verdict.reason)
             case "withdrawn":
                 # By a cancellation or a rewind, which is on its way.
                 await workflow.wait_condition(lambda: self._cancelled or bool(self._rewinds))
         return None
 
-    async def _work(self, progress: TaskProgress) -> Finish | None:
-        """Carry out the plan's graph; after the last subtask, go on to verify."""
+    async def _work(self, progress: TaskProgress) -> FinishTask | None:
+        """Run the plan's subtasks; after the last one, go on to verify."""
         await self._enter(TaskState.RUNNING)
-        graph = await ask_stores("load_plan", LoadPlan(task=self._task, revision=progress.revision), PlanGraph)
+        graph = await run_store_activity("load_plan", LoadPlan(task=self._task, revision=progress.revision), PlanGraph)
         if graph.unapproved:
             # A rewind or a fork to where the plan was handed over begins here, and has it approved anew.
             progress.phase = Phase.APPROVE
             return None
-        problems = await self._crew.work(graph, progress)
+        problems = await self._subtasks.run_plan(graph, progress)
         if problems:
             return await self._replan("\n\n".join(problems))
         if len(progress.done) == len(graph.subtasks):
             progress.phase = Phase.VERIFY
         return None
 
-    async def _verify(self, progress: TaskProgress) -> Finish | None:
+    async def _verify(self, progress: TaskProgress) -> FinishTask | None:
         await self._enter(TaskState.VERIFYING)
-        wanted = Verify(task=self._task, revision=progress.revision, attempt=progress.verifications + 1)
-        verification = await in_sandbox("verify", wanted, Verification)
+        request = Verify(task=self._task, revision=progress.revision, attempt=progress.verifications + 1)
+        verification = await self._on_any_node("verify", request, Verification)
         progress.verifications += 1
         if not verification.passed:
             return await self._replan(verification.problem or "")
-        await in_sandbox("hand_over", self._task, NoneType)
-        await store("reflect", self._task)
+        await self._on_any_node("hand_over", self._task, NoneType)
+        await run_store_activity("reflect", self._task, NoneType)
         finish = self._ended(TaskState.SUCCEEDED)
         finish.verified = verification.verified
         return finish
 
-    async def _replan(self, reason: str) -> Finish | None:
-        """Go back to planning with what went wrong; after the last plan, the task has failed."""
+    async def _replan(self, reason: str) -> FinishTask | None:
+        """Go back to planning with the reason; after ``ReviewPolicy.max_plans`` plans the task has failed."""
         plans = self._progress.plans
         if plans >= ReviewPolicy().max_plans:
-            await in_sandbox("hand_over", self._task, NoneType)
+            await self._on_any_node("hand_over", self._task, NoneType)
             return self._ended(
                 TaskState.FAILED, "not_accepted", f"{plans} plans were tried. The last one ended so:\n{reason}"
             )
@@ -289,12 +301,16 @@ class TaskWorkflow:
         progress.done = []
         progress.subtasks = {}
 
+    async def _on_any_node(self, activity: str, argument: object, result: type[R]) -> R:
+        """Run an activity whose sandbox, if it has one, is its own."""
+        return await run_sandbox_activity(activity, argument, result, SandboxRoute(self._task.sandbox_queue))
+
     async def _enter(self, state: TaskState) -> None:
         occasion = f"{self._progress.epoch}:{self._progress.revision}"
-        await store("change_state", StateChange(task=self._task, state=state, occasion=occasion))
+        await run_store_activity("change_state", ChangeState(task=self._task, state=state, occasion=occasion), NoneType)
 
-    def _ended(self, state: TaskState, code: str | None = None, message: str | None = None) -> Finish:
-        return Finish(
+    def _ended(self, state: TaskState, code: str | None = None, message: str | None = None) -> FinishTask:
+        return FinishTask(
             task=self._task,
             state=state,
             failure_code=code,

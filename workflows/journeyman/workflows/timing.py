@@ -9,7 +9,7 @@ BEAT: Final = timedelta(seconds=0.5)
 """How often an activity says that it lives, and so how soon it hears of a cancellation."""
 
 HEARTBEAT_TIMEOUT: Final = timedelta(seconds=2)
-"""Silence after which a worker counts as dead: with the retry's first interval (0.5 s for model calls), another takes over within 3 s.
+"""Silence after which a worker counts as dead: with the retry's first interval (0.2 s), another takes over within 3 s.
 
 Measured on a busy machine with 2.5 s: 2.7 to 3.5 s. A false alarm costs a repeated step, not a doubled one.
 """
@@ -21,28 +21,31 @@ SHORT: Final = timedelta(minutes=2)
 """For activities that touch stores alone."""
 
 LONG: Final = timedelta(hours=24)
-"""For model calls and commands, which are watched by heartbeat."""
+"""For steps and other work in sandboxes, which are watched by heartbeat."""
 
-STORES: Final = RetryPolicy(
+RETRY: Final = RetryPolicy(
     initial_interval=timedelta(milliseconds=200), backoff_coefficient=2.0, maximum_interval=timedelta(seconds=5)
 )
 """PostgreSQL, object store or sandbox host may be away for a while; the task waits for them as long as it takes."""
 
-MODELS: Final = RetryPolicy(
-    initial_interval=timedelta(milliseconds=500), backoff_coefficient=2.0, maximum_interval=timedelta(seconds=30)
-)
-"""Engines ask for longer waits themselves (Retry-After), which takes precedence."""
+MODEL_RETRY_FIRST: Final = timedelta(milliseconds=500)
+MODEL_RETRY_LONGEST: Final = timedelta(seconds=30)
+"""Wait after a failed model call: the first, doubled with each attempt up to the longest. An engine's own Retry-After takes
+precedence."""
+
+NODE_SILENT: Final = timedelta(seconds=10)
+"""How long an activity waits on a node's queue before it goes to workers of any node: as long as a node's silence after which its
+sandboxes count as lost."""
 
 MAX_UNEXPECTED_ATTEMPTS: Final = 5
-"""An error that nobody foresaw is tried this often, in case it passes; then the task ends as ``errored``."""
+"""An unexpected error is tried this often, in case it passes; then the task ends as ``errored``."""
 
 TURNS_PER_THREAD: Final = 300
 """Turns without a hand-over after which a conversation counts as stuck."""
 
 EVENTS_PER_RUN: Final = 2_000
-"""Events of a workflow's history after which it goes on as a new run, some 330 turns, or 170 where a turn is
-two activities: a worker that takes it over replays all of them first, on one core that others wait for too. Temporal itself
-suggests a new run at 4,096."""
+"""Events of a workflow's history after which it goes on as a new run, some 330 turns: a worker that
+takes it over replays all of them first, on one core that others wait for too. Temporal itself suggests a new run at 4,096."""
 
 IDLE_TURNS: Final = 5
 """Turns in a row that called no tool, each answered with a reminder, after which a conversation counts as stuck."""

@@ -4,18 +4,23 @@ from typing import Any, Literal
 
 from pydantic import BaseModel
 
+from journeyman.platform.kit.names import Queue
 from journeyman.platform.tasks.contract import SubtaskProgress
 
 
 class TaskRef(BaseModel):
-    """``epoch``: how often the task was rewound; threads and subtask workflows of each epoch are their own."""
+    """``epoch``: how often the task was rewound; threads and subtask workflows of each epoch are their own.
+
+    ``sandbox_queue``: polled by workers of every node with sandboxes, for work whose sandbox is on no node yet.
+    """
 
     task_id: str
     project_id: str
     epoch: int = 0
+    sandbox_queue: str = Queue.SANDBOXES
 
 
-class StateChange(BaseModel):
+class ChangeState(BaseModel):
     """A move to a state that does not end the task. ``occasion``: names it among the moves to the same state."""
 
     task: TaskRef
@@ -23,7 +28,7 @@ class StateChange(BaseModel):
     occasion: str | None = None
 
 
-class Finish(BaseModel):
+class FinishTask(BaseModel):
     """The end of a task. ``state`` is one of the terminal states."""
 
     task: TaskRef
@@ -34,9 +39,9 @@ class Finish(BaseModel):
     verified: bool = False
 
 
-class Closed(BaseModel):
+class TaskClosing(BaseModel):
     """``state``: how the task ended. Without one it goes on, because of what a person asked for before the end was written:
-    ``rewind_id`` names a rewind, ``unread`` tells of messages that no agent has read.
+    ``rewind_id`` names a rewind; ``unread``: there are messages that no agent has read.
     """
 
     state: str | None = None
@@ -75,27 +80,27 @@ class ThreadRef(BaseModel):
 
 
 class Step(BaseModel):
-    """One turn of a thread: a model call and the tool calls that it asks for. ``tries`` counts executions by the workflow."""
+    """One turn of a thread: a model call and the tool calls that it asks for. ``tries``: earlier tries by the workflow."""
 
     thread: ThreadRef
     number: int
     tries: int = 0
     interrupted: bool = False
-    """A person's message cut the tool calls short: what is not done is not begun any more."""
+    """A person's message interrupted the step: no model call and no further tool call is begun."""
     new_tokens: int = 0
-    """Of the model call: uncached prompt and completion, for the circuit breaker; 0 when the engine did not say."""
+    """Tokens of the model call (uncached prompt and completion), for the circuit breaker; 0 if unknown."""
 
     @property
     def key(self) -> str:
-        """Names the step whatever run or attempt carries it out."""
+        """The step key: the same for every run and attempt."""
         return f"{self.thread.thread_id}:{self.number}"
 
 
 class StepOutcome(BaseModel):
-    """What the tool calls of a step came to.
+    """What a step came to.
 
     ``submitted``: the role handed over. ``next`` and ``reason``: what follows from a Reviewer's verdict, as
-    ``journeyman.agents.review.Next``. ``idle``: the turn called no tool. ``tripped``: the circuit breaker's reason to stop.
+    ``journeyman.agents.review.Next``. ``idle``: the answer called no tool. ``tripped``: the circuit breaker's reason to stop.
     """
 
     submitted: bool = False
@@ -107,33 +112,30 @@ class StepOutcome(BaseModel):
     unapproved: bool = False
     """A plan was handed over, and the task's policy asks for a person's approval of it."""
     waiting: list[str] = []
-    """Ids of approvals that are pending: none of the step's calls was carried out yet that come after one of these."""
+    """Ids of pending approvals; no tool call of the step was executed yet."""
     unanswered: bool = False
-    """The model's answer, whose calls were to be carried out, is not there: the model is to be called again."""
-
-
-class Turn(BaseModel):
-    """What a model call came to. ``outcome``: of its tool calls, if they were carried out at once."""
-
+    """The step was interrupted before the model's answer was stored: the step is to be tried again."""
     new_tokens: int = 0
-    outcome: StepOutcome | None = None
+    """As in ``Step``, for the next activity of a step that waits."""
+    node: str | None = None
+    """The node of the thread's sandbox; None without one, and where one queue serves all sandboxes."""
 
 
-class Waiting(BaseModel):
-    """Approvals of a task that something waits for."""
+class TaskApprovals(BaseModel):
+    """Approvals of one task, by id."""
 
     task: TaskRef
     approvals: list[str]
 
 
-class Standing(BaseModel):
-    """Which are still ``pending``, and after how many seconds time itself changes something about one of them."""
+class PendingApprovals(BaseModel):
+    """``pending``: ids. ``recheck_after_s``: seconds until the next of them is escalated or expires."""
 
     pending: list[str]
-    again_s: float = 0.0
+    recheck_after_s: float = 0.0
 
 
-class PlanToApprove(BaseModel):
+class RequestPlanApproval(BaseModel):
     task: TaskRef
     revision: int
 
@@ -189,7 +191,7 @@ class SubtaskResult(BaseModel):
     problem: str | None = None
 
 
-class Findings(BaseModel):
+class DeliverFindings(BaseModel):
     """A review that goes back into the Coder's thread (``thread``) as it is."""
 
     thread: ThreadRef
@@ -197,7 +199,7 @@ class Findings(BaseModel):
     round: int
 
 
-class SubtaskEnd(BaseModel):
+class EndSubtask(BaseModel):
     """Approved work that is to be merged, or (``completed`` false) a subtask that was given up. ``coder``: its thread."""
 
     task: TaskRef
@@ -230,7 +232,7 @@ class Verification(BaseModel):
 
 
 class Pause(BaseModel):
-    """A wait that begins inside a workflow. ``id`` tells it from the task's other waits, for the same reason or another."""
+    """A pause that begins inside a workflow. ``id``: unique among the task's pauses."""
 
     id: str
     task: TaskRef
@@ -241,5 +243,5 @@ class Pause(BaseModel):
 
     @property
     def step_key(self) -> str:
-        """Under which the pause is noted in the log, once."""
+        """The step key of the pause's event."""
         return f"{self.task.task_id}:pause:{self.id}"

@@ -19,7 +19,7 @@ from journeyman.platform.inference.client import OpenAIModelEngine
 from journeyman.platform.inference.port import ModelEngine
 from journeyman.platform.kit import telemetry
 from journeyman.platform.kit.database import Database, create_engine
-from journeyman.platform.kit.names import Queue
+from journeyman.platform.kit.names import Queue, node_queue
 from journeyman.platform.kit.object_store import ObjectStore
 from journeyman.platform.kit.s3 import S3ObjectStore
 from journeyman.platform.kit.settings import Settings
@@ -32,17 +32,18 @@ from journeyman.platform.sandboxes.port import SandboxDriver
 from journeyman.workflows import timing
 from journeyman.workflows.activities.approvals import ApprovalActivities
 from journeyman.workflows.activities.branching import BranchingActivities
+from journeyman.workflows.activities.checkpointing import Checkpointer
 from journeyman.workflows.activities.conversation import ConversationActivities
+from journeyman.workflows.activities.execution import ToolCallExecutor
 from journeyman.workflows.activities.handover import HandoverActivities
 from journeyman.workflows.activities.integration import IntegrationActivities
 from journeyman.workflows.activities.lifecycle import LifecycleActivities
-from journeyman.workflows.activities.models import ModelActivities
+from journeyman.workflows.activities.model_call import ModelCaller
 from journeyman.workflows.activities.preparation import PreparationActivities
 from journeyman.workflows.activities.segments import ContextWindow
 from journeyman.workflows.activities.steps import StepActivities
-from journeyman.workflows.activities.tools import ToolActivities
+from journeyman.workflows.activities.thread_sandbox import ThreadSandboxes
 from journeyman.workflows.activities.verification import VerificationActivities
-from journeyman.workflows.activities.workplace import Workplaces
 from journeyman.workflows.failures import FailureInterceptor
 from journeyman.workflows.subtask_workflow import SubtaskWorkflow
 from journeyman.workflows.task_workflow import TaskWorkflow
@@ -59,13 +60,13 @@ CACHED_WORKFLOWS: Final = 128
 """Workflows kept in memory, some 100 KB each (measured): twice what 50 tasks at work on one machine need. The longest idle are
 dropped first, and read their history again when something happens to them."""
 
-SLOTS: Final = {Queue.ORCHESTRATION: 64, Queue.MODELS: 100, Queue.SANDBOXES: 24}
-"""Activities at once in one process. Model calls mostly wait; sandboxes take the machine's memory."""
+SLOTS: Final = {Queue.ORCHESTRATION: 64, Queue.SANDBOXES: 124}
+"""Activities at once in one process, for each queue. Steps mostly wait for a model."""
 
 
 @dataclass(frozen=True)
 class Resources:
-    """What activities work with. Tests put their own engine or driver in."""
+    """What activities work with."""
 
     database: Database
     store: ObjectStore
@@ -75,6 +76,8 @@ class Resources:
     model_idle_timeout_s: float
     window: ContextWindow
     git_addresses: AddressPolicy
+    single_node: bool
+    """See ``Settings.single_node``."""
 
 
 @asynccontextmanager
@@ -102,11 +105,12 @@ async def open_resources(settings: Settings) -> AsyncIterator[Resources]:
             model_idle_timeout_s=settings.model_timeout_s,
             window=ContextWindow(settings.model_context_tokens, settings.model_max_output_tokens),
             git_addresses=AddressPolicy.for_git(settings),
+            single_node=settings.single_node,
         )
 
 
 def activities_by_queue(resources: Resources) -> dict[Queue, list[Callable[..., Any]]]:
-    """Every activity under the queue whose workers carry it out."""
+    """The activities that workers of each queue execute."""
     snapshots = SnapshotStore(resources.store)
     leases = Leases(resources.database, resources.driver, snapshots)
     approvals = ApprovalActivities(resources.database)
@@ -114,11 +118,17 @@ def activities_by_queue(resources: Resources) -> dict[Queue, list[Callable[..., 
     branching = BranchingActivities(resources.database, leases)
     conversation = ConversationActivities(resources.database, snapshots, resources.memory)
     preparation = PreparationActivities(resources.database, leases, snapshots, addresses=resources.git_addresses)
-    models = ModelActivities(
-        resources.database, resources.engine, idle_timeout_s=resources.model_idle_timeout_s, window=resources.window
+    sandboxes = ThreadSandboxes(leases, snapshots)
+    steps = StepActivities(
+        resources.database,
+        ModelCaller(
+            resources.database, resources.engine, idle_timeout_s=resources.model_idle_timeout_s, window=resources.window
+        ),
+        ToolCallExecutor(resources.database, resources.store, sandboxes, resources.memory),
+        Checkpointer(resources.database, sandboxes),
+        sandboxes,
+        node=None if resources.single_node else resources.driver.node,
     )
-    workplaces = Workplaces(leases, snapshots)
-    tools = ToolActivities(resources.database, resources.store, workplaces, resources.memory)
     integration = IntegrationActivities(resources.database, leases, snapshots)
     verification = VerificationActivities(resources.database, resources.store, leases, snapshots)
     handover = HandoverActivities(resources.database, resources.store, snapshots, resources.memory)
@@ -130,19 +140,16 @@ def activities_by_queue(resources: Resources) -> dict[Queue, list[Callable[..., 
             lifecycle.finish_task,
             lifecycle.load_plan,
             approvals.settle_approvals,
-            approvals.ask_for_plan,
+            approvals.request_plan_approval,
             approvals.plan_verdict,
             conversation.deliver_findings,
             handover.reflect,
-            # Asked for only where this queue's workers carry out all activities.
-            StepActivities(models, tools).take_step,
         ],
-        Queue.MODELS: [models.call_model],
         Queue.SANDBOXES: [
             conversation.open_thread,
             preparation.prepare,
-            tools.run_tools,
-            tools.put_away,
+            steps.run_step,
+            steps.release_idle_sandbox,
             integration.end_subtask,
             lifecycle.release_sandboxes,
             branching.apply_rewind,
@@ -166,30 +173,28 @@ def checking_runner() -> SandboxedWorkflowRunner:
 
 
 def build_workers(
-    client: Client,
-    resources: Resources,
-    roles: Sequence[Queue],
-    version: WorkerVersion | None = None,
-    *,
-    together: bool = False,
+    client: Client, resources: Resources, roles: Sequence[Queue], version: WorkerVersion | None = None
 ) -> list[Worker]:
-    """One Temporal worker for each role.
+    """The Temporal workers of the roles: one for each task queue.
 
-    ``together``: the one for orchestration carries out all activities; see ``Settings.workers_together``.
+    The sandboxes role polls two queues: the shared one, and that of its node. On a single node the orchestration queue serves
+    all activities instead.
     """
     by_queue = activities_by_queue(resources)
-    if together:
-        by_queue[Queue.ORCHESTRATION] = [each for activities in by_queue.values() for each in activities]
-    return [_worker(client, queue, by_queue[queue], version, together=together) for queue in roles]
+    if resources.single_node:
+        everything = [each for activities in by_queue.values() for each in activities]
+        return [_worker(client, Queue.ORCHESTRATION, everything, sum(SLOTS.values()), version)]
+    workers = []
+    for role in roles:
+        queues = [str(role)]
+        if role == Queue.SANDBOXES and resources.driver.node is not None:
+            queues.append(node_queue(resources.driver.node))
+        workers += [_worker(client, queue, by_queue[role], SLOTS[role], version) for queue in queues]
+    return workers
 
 
 def _worker(
-    client: Client,
-    queue: Queue,
-    activities: list[Callable[..., Any]],
-    version: WorkerVersion | None,
-    *,
-    together: bool,
+    client: Client, queue: str, activities: list[Callable[..., Any]], slots: int, version: WorkerVersion | None
 ) -> Worker:
     orchestrates = queue == Queue.ORCHESTRATION
     return Worker(
@@ -199,7 +204,7 @@ def _worker(
         workflows=WORKFLOWS if orchestrates else [],
         workflow_runner=UnsandboxedWorkflowRunner(),
         max_cached_workflows=CACHED_WORKFLOWS if orchestrates else 0,
-        max_concurrent_activities=sum(SLOTS.values()) if together else SLOTS[queue],
+        max_concurrent_activities=slots,
         graceful_shutdown_timeout=DRAIN,
         max_heartbeat_throttle_interval=timing.HEARTBEAT_THROTTLE,
         default_heartbeat_throttle_interval=timing.HEARTBEAT_THROTTLE,
@@ -211,7 +216,7 @@ def _worker(
 
 async def run(settings: Settings, stop: asyncio.Event) -> None:
     """Work until ``stop`` is set, then drain. A worker that ends by itself is an error: the supervisor restarts it."""
-    # The SDK logs every failed attempt with a traceback; ``FailureInterceptor`` has said what matters already.
+    # The SDK logs every failed attempt with a traceback; ``FailureInterceptor`` has logged the failure already.
     logging.getLogger("temporalio.activity").setLevel(logging.ERROR)
     roles = [Queue(role.strip()) for role in settings.worker_roles.split(",") if role.strip()]
     async with open_resources(settings) as resources, AsyncExitStack() as stack:
@@ -225,7 +230,7 @@ async def run(settings: Settings, stop: asyncio.Event) -> None:
             await node.beat()
             beating = asyncio.create_task(node.keep())
             stack.callback(beating.cancel)
-        workers = build_workers(client, resources, roles, version, together=settings.workers_together)
+        workers = build_workers(client, resources, roles, version)
         logger.info("worker polls %s", ", ".join(worker.task_queue for worker in workers))
         running = [asyncio.create_task(worker.run()) for worker in workers]
         stack.push_async_callback(_drain, workers, running)

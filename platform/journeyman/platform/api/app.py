@@ -123,7 +123,7 @@ async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
     async with AsyncExitStack() as stack:
         app.state.resources = resources = await build_resources(settings, stack)
         await _bootstrap(resources[Database], settings)
-        recovery = TaskRecovery(resources[Database], resources[Client], together=settings.workers_together)
+        recovery = TaskRecovery(resources[Database], resources[Client], sandbox_queue=settings.sandbox_queue)
         background = [
             asyncio.create_task(resources[Notifications].run(), name="notifications"),
             asyncio.create_task(resources[OutboxDispatcher].run(), name="outbox"),
@@ -161,7 +161,7 @@ async def build_resources(settings: Settings, stack: AsyncExitStack) -> Resource
     resources.add(Client, temporal)
     feed = resources.add(EventFeed, EventFeed(database))
     dispatcher = resources.add(
-        OutboxDispatcher, OutboxDispatcher(database, temporal, together=settings.workers_together)
+        OutboxDispatcher, OutboxDispatcher(database, temporal, sandbox_queue=settings.sandbox_queue)
     )
     memories = resources.add(MemoryService, memory_service(settings, database, stack))
     notifications = resources.add(Notifications, Notifications(engine))

@@ -130,7 +130,7 @@ def gateway() -> None:
 def worker(
     roles: Annotated[
         str | None,
-        typer.Option("--roles", help="Of orchestration,models,sandboxes; otherwise JOURNEYMAN_WORKER_ROLES."),
+        typer.Option("--roles", help="Of orchestration,sandboxes; otherwise JOURNEYMAN_WORKER_ROLES."),
     ] = None,
 ) -> None:
     """Run a worker of the task queues."""

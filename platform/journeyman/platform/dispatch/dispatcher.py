@@ -14,11 +14,7 @@ from journeyman.platform.dispatch.starting import RPC_TIMEOUT, start_task_workfl
 from journeyman.platform.kit import metrics
 from journeyman.platform.kit.database import Database
 from journeyman.platform.kit.logging import get_logger
-from journeyman.platform.kit.names import (
-    MEMO_TOGETHER,
-    SIGNAL_CANCEL,
-    task_workflow_id,
-)
+from journeyman.platform.kit.names import SIGNAL_CANCEL, Queue, task_workflow_id
 from journeyman.platform.kit.outages import database_unavailable
 from journeyman.platform.lifecycle import transitions
 from journeyman.platform.outbox import repository
@@ -42,9 +38,9 @@ class NotDelivered(Exception):
 class OutboxDispatcher:
     """``run`` it as a task for as long as the process lives; any number of processes may do so at once."""
 
-    def __init__(self, database: Database, temporal: Client, *, together: bool = False) -> None:
+    def __init__(self, database: Database, temporal: Client, *, sandbox_queue: Queue = Queue.SANDBOXES) -> None:
         self._database = database
-        self._memo = {MEMO_TOGETHER: True} if together else {}
+        self._sandbox_queue = sandbox_queue
         self._temporal = temporal
         self._wake = asyncio.Event()
         self._failing = False
@@ -120,7 +116,7 @@ class OutboxDispatcher:
     async def _start(self, entry: Claimed) -> None:
         start = StartTask.model_validate(entry.payload)
         with suppress(WorkflowAlreadyStartedError):
-            await start_task_workflow(self._temporal, start, memo=self._memo)
+            await start_task_workflow(self._temporal, start, sandbox_queue=self._sandbox_queue)
 
     async def _cancel(self, entry: Claimed, *, ended: bool) -> None:
         if await self._signal(entry, SIGNAL_CANCEL, ended=ended):

@@ -13,8 +13,8 @@ from journeyman.platform.tasks.contract import StartTask
 RPC_TIMEOUT: Final = timedelta(seconds=5)
 
 
-async def start_task_workflow(client: Client, start: StartTask, *, again: bool = False, memo: dict[str, bool]) -> None:
-    """Start it; one that runs already is left as it is.
+async def start_task_workflow(client: Client, start: StartTask, *, again: bool = False, sandbox_queue: Queue) -> None:
+    """Start it; one that runs already is left as it is. ``sandbox_queue``: see ``StartTask``.
 
     Raises :class:`temporalio.exceptions.WorkflowAlreadyStartedError` for one that has ended, unless it is to be started
     ``again``; then for one that runs.
@@ -24,7 +24,7 @@ async def start_task_workflow(client: Client, start: StartTask, *, again: bool =
     with attached(start.trace_context):
         await client.start_workflow(
             TASK_WORKFLOW,
-            start,
+            start.model_copy(update={"sandbox_queue": sandbox_queue}),
             id=task_workflow_id(start.task_id),
             task_queue=Queue.ORCHESTRATION,
             id_reuse_policy=reuse,
@@ -32,6 +32,5 @@ async def start_task_workflow(client: Client, start: StartTask, *, again: bool =
             task_timeout=WORKFLOW_TASK_TIMEOUT,
             # What the workflow starts inherits it: a project with many tasks waits in line with itself.
             priority=Priority(fairness_key=start.project_id),
-            memo=memo,
             rpc_timeout=RPC_TIMEOUT,
         )

@@ -73,7 +73,7 @@ class Services:
                 "database_url": self.postgres.url,
                 "temporal_address": f"127.0.0.1:{self.ports['temporal']}",
                 "temporal_namespace": "default",
-                "workers_together": True,
+                "single_node": True,
                 # All code on this machine is replaced at once: no worker of an older version is left.
                 "worker_versioning": "auto_upgrade",
                 "s3_endpoint_url": self.objects.endpoint_url,

@@ -10,7 +10,7 @@ SUBTASK_WORKFLOW: Final = "SubtaskWorkflow"
 SIGNAL_CANCEL: Final = "cancel"
 SIGNAL_PAUSE: Final = "pause"
 SIGNAL_RESUME: Final = "resume"
-SIGNAL_STANDING: Final = "standing"
+SIGNAL_PAUSE_STATE: Final = "pause_state"
 """From a task's workflow to those of its subtasks. Arguments: number of the change, and what the task is paused for, or null."""
 SIGNAL_INTERRUPT: Final = "interrupt"
 """A person's message is to be read now: the call in progress is cancelled, the step goes on with the message."""
@@ -26,15 +26,15 @@ killed in the middle of one (the server's default is 10 s)."""
 
 
 class Queue(StrEnum):
-    """Task queues, one a worker role, so that a flood of one kind of work cannot starve another."""
+    """Task queues, one for each worker role, so that work in sandboxes cannot starve workflows."""
 
     ORCHESTRATION = "orchestration"
-    MODELS = "models"
     SANDBOXES = "sandboxes"
 
 
-MEMO_TOGETHER: Final = "together"
-"""Memo of a workflow whose activities all go to its own queue, see ``Settings.workers_together``."""
+def node_queue(node: str) -> str:
+    """The task queue of work whose sandbox is on this node: only the node's own workers poll it."""
+    return f"{Queue.SANDBOXES}/{node}"
 
 
 def task_workflow_id(task_id: str) -> str:

@@ -9,6 +9,8 @@ from typing import Literal, Self
 from pydantic import Field, SecretStr, model_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
+from journeyman.platform.kit.names import Queue
+
 DEVELOPMENT_SECRET = "development-only-secret"  # noqa: S105  refused outside development, see below
 
 
@@ -78,7 +80,7 @@ class Settings(BaseSettings):
     git_allow_own_machine: bool = False
     """Let tasks clone from loopback and this machine's own addresses too: for trials, never where others submit tasks."""
 
-    worker_roles: str = "orchestration,models,sandboxes"
+    worker_roles: str = "orchestration,sandboxes"
     """Queues that a worker polls, separated by commas."""
     worker_versioning: Literal["off", "pinned", "auto_upgrade"] = "off"
     """What becomes of running tasks when the workflow code changes.
@@ -90,9 +92,9 @@ class Settings(BaseSettings):
     """
     worker_build_id: str | None = None
     """The version of this worker's workflow code; otherwise a fingerprint of that code."""
-    workers_together: bool = False
-    """Every worker has all roles: activities go to the queue of the workflow that asks for them, where Temporal hands them to
-    the same process with its own answer (eager execution), which saves the detour over another queue."""
+    single_node: bool = False
+    """All workers are on one machine and have both roles: the orchestration queue serves sandboxes too. Temporal then hands an
+    activity to the process that runs its workflow (eager execution), which saves the detour over another queue."""
     worker_metrics_port: int = 0
     """Where a worker serves ``/metrics``; 0 for nowhere."""
     metrics_host: str = "127.0.0.1"
@@ -112,6 +114,11 @@ class Settings(BaseSettings):
         return self.sandbox_root or self.data_dir / "sandboxes"
 
     @property
+    def sandbox_queue(self) -> Queue:
+        """The task queue of work that needs a sandbox which is on no node yet."""
+        return Queue.ORCHESTRATION if self.single_node else Queue.SANDBOXES
+
+    @property
     def uses_replay_engine(self) -> bool:
         """Whether scripted answers stand in for a model: said on every screen."""
         return self.model_base_url is None
@@ -122,12 +129,10 @@ class Settings(BaseSettings):
         return "replay" if self.uses_replay_engine else "model"
 
     @model_validator(mode="after")
-    def _together_means_all_roles(self) -> Self:
-        missing = {"orchestration", "models", "sandboxes"} - {role.strip() for role in self.worker_roles.split(",")}
-        if self.workers_together and missing:
-            msg = (
-                f"JOURNEYMAN_WORKERS_TOGETHER needs workers with all roles; these have no {', '.join(sorted(missing))}"
-            )
+    def _single_node_means_all_roles(self) -> Self:
+        missing = {"orchestration", "sandboxes"} - {role.strip() for role in self.worker_roles.split(",")}
+        if self.single_node and missing:
+            msg = f"JOURNEYMAN_SINGLE_NODE needs workers with both roles; these have no {', '.join(sorted(missing))}"
             raise ValueError(msg)
         return self
 

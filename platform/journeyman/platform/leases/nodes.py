@@ -1,7 +1,7 @@
 """Machines with sandboxes that no other machine can reach, and whether they are alive.
 
-Workers of several machines share one queue. One that picks up work for a sandbox on another machine gives it back while
-that machine is alive (:class:`SandboxElsewhere`), and replaces the sandbox when it is not. A machine says that it is alive
+Each machine with sandboxes (a node) has a task queue that only its workers poll. A worker that gets work for a sandbox on another
+node refuses it while that node is alive (:class:`SandboxElsewhere`), and replaces the sandbox when it is not. A node says that it is alive
 by a row that its workers keep fresh; it also ends those of its sandboxes that others have written off or released.
 """
 

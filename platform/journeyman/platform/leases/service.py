@@ -77,7 +77,10 @@ class Leases:
             try:
                 return Held(await self._driver.connect(lease_id), fresh=False)
             except SandboxLost:
-                await self._leave_to_others(lease_id)
+                async with self._database.transaction() as session:
+                    lease = await repository.get(session, lease_id)
+                if lease.state == "leased":
+                    await self.check_node(lease_id, lease.node)
                 await self._driver.release(lease_id)
         with observed_lease("local"):
             sandbox = await self._driver.lease(furnishing.spec(new_id("sandbox")))
@@ -97,15 +100,15 @@ class Leases:
             raise
         return Held(sandbox, fresh=True, lost_id=lost_id)
 
-    async def _leave_to_others(self, sandbox_id: str) -> None:
-        """Raises :class:`SandboxElsewhere` for a sandbox that is not lost: another machine holds it, and is alive."""
+    async def check_node(self, sandbox_id: str, node: str | None) -> None:
+        """Raise :class:`SandboxElsewhere` if the sandbox's ``node`` is another one than this, and alive."""
+        if node is None or node == self._driver.node:
+            return
         async with self._database.transaction() as session:
-            lease = await repository.get(session, sandbox_id)
-            if lease.node in {None, self._driver.node} or lease.state != "leased":
-                return
-            assert lease.node is not None
-            if await repository.is_alive(session, lease.node, DEAD_AFTER):
-                raise SandboxElsewhere(f"sandbox {sandbox_id} is on another machine, whose workers go on with it")
+            if await repository.is_alive(session, node, DEAD_AFTER):
+                raise SandboxElsewhere(
+                    f"sandbox {sandbox_id} is on node {node}, whose workers go on with it", node=node
+                )
 
     async def _record(
         self, session: AsyncSession, claim: Claim, sandbox_id: str, snapshot: str | None, lost_id: str | None

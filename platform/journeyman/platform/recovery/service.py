@@ -18,7 +18,7 @@ from journeyman.platform.dispatch.starting import RPC_TIMEOUT, start_task_workfl
 from journeyman.platform.kit import metrics
 from journeyman.platform.kit.database import Database
 from journeyman.platform.kit.logging import get_logger
-from journeyman.platform.kit.names import MEMO_TOGETHER, SIGNAL_CANCEL, SIGNAL_REWIND, task_workflow_id
+from journeyman.platform.kit.names import SIGNAL_CANCEL, SIGNAL_REWIND, Queue, task_workflow_id
 from journeyman.platform.kit.outages import database_unavailable
 from journeyman.platform.recovery import repository
 from journeyman.platform.recovery.repository import Started
@@ -36,8 +36,8 @@ _log = get_logger(__name__)
 class TaskRecovery:
     """``run`` it as a task for as long as the process lives; any number of processes may do so at once."""
 
-    def __init__(self, database: Database, temporal: Client, *, together: bool = False) -> None:
-        self._memo = {MEMO_TOGETHER: True} if together else {}
+    def __init__(self, database: Database, temporal: Client, *, sandbox_queue: Queue = Queue.SANDBOXES) -> None:
+        self._sandbox_queue = sandbox_queue
         self._database = database
         self._temporal = temporal
 
@@ -99,7 +99,7 @@ class TaskRecovery:
         paused_for = None if task.paused_reason == "model_unavailable" else task.paused_reason
         start = start.model_copy(update={"progress": progress.model_copy(update={"paused_for": paused_for})})
         try:
-            await start_task_workflow(self._temporal, start, again=True, memo=self._memo)
+            await start_task_workflow(self._temporal, start, again=True, sandbox_queue=self._sandbox_queue)
         except WorkflowAlreadyStartedError:
             return False
         handle = self._temporal.get_workflow_handle(task_workflow_id(task.task_id))

@@ -3,7 +3,7 @@
 Unavailable
 ├── SandboxUnavailable   none can be leased here and now
 ├── LimitsNotEnforced    this machine cannot hold a sandbox to its limits (not retryable)
-├── SandboxElsewhere     the sandbox is on another machine, which is alive: that one has to do it
+├── SandboxElsewhere     the sandbox is on another node, which is alive: the work goes there (not retryable here)
 └── SandboxLost          the sandbox is gone or does not answer: lease another, restore a snapshot
 NotFound
 └── ExecNotFound
@@ -36,10 +36,13 @@ class SandboxLost(Unavailable):
 
 
 class SandboxElsewhere(Unavailable):
-    """The work is given back to the queue, for a worker of the machine that holds the sandbox."""
+    """The sandbox is on another node that is alive. ``node`` names it: the workflow sends the work to that node's queue."""
 
     code = "sandbox_elsewhere"
-    retry_after_s: ClassVar[float] = 0.2
+    retryable = False
+
+    def __init__(self, message: str, *, node: str) -> None:
+        super().__init__(message, node=node)
 
 
 class ExecNotFound(NotFound):

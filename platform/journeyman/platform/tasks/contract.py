@@ -8,6 +8,8 @@ from typing import Final
 
 from pydantic import BaseModel
 
+from journeyman.platform.kit.names import Queue
+
 
 class TaskState(StrEnum):
     QUEUED = "queued"
@@ -70,8 +72,8 @@ class SubtaskProgress(BaseModel):
     conflicts: int = 0
     """How often the approved work conflicted with what others had merged meanwhile."""
     paused_for: str | None = None
-    standing: int = 0
-    """Number of the last pause or resume that it has heard of from the task's workflow."""
+    pause_version: int = 0
+    """Number of the newest pause or resume that the task's workflow has signalled."""
 
 
 class TaskProgress(BaseModel):
@@ -105,3 +107,5 @@ class StartTask(BaseModel):
     project_id: str
     trace_context: dict[str, str] = {}
     progress: TaskProgress = TaskProgress()
+    sandbox_queue: str = Queue.SANDBOXES
+    """The task queue of work that needs a sandbox which is on no node yet."""

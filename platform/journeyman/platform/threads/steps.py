@@ -24,6 +24,8 @@ class StepStart:
     thread: Thread
     sandbox_id: str | None
     """The thread's sandbox, as far as the leases know."""
+    node: str | None
+    """The node of that sandbox, where only one can reach it."""
     answered: bool
     """Whether the model's answer is stored already."""
     limited: bool
@@ -34,19 +36,22 @@ _BEGIN: Final = (
     sa.select(
         Task,
         Thread,
-        sa.select(SandboxLease.id)
-        .where(
-            SandboxLease.task_id == Thread.task_id,
-            SandboxLease.purpose == Thread.id,
-            SandboxLease.state == "leased",
-        )
-        .scalar_subquery(),
+        SandboxLease.id,
+        SandboxLease.node,
         sa.exists().where(Message.step_key == sa.bindparam("answer", type_=sa.Text)),
         sa.or_(Task.budget.bool_op("?|")(array(LIMITS)), Project.budget.bool_op("?|")(array(LIMITS))),
     )
     .options(*FOR_STEP)
     .join(Thread, Thread.task_id == Task.id)
     .join(Project, Project.id == Task.project_id)
+    .outerjoin(
+        SandboxLease,
+        sa.and_(
+            SandboxLease.task_id == Thread.task_id,
+            SandboxLease.purpose == Thread.id,
+            SandboxLease.state == "leased",
+        ),
+    )
     .where(Task.id == sa.bindparam("task_id", type_=sa.Text), Thread.id == sa.bindparam("thread_id", type_=sa.Text))
 )
 

@@ -1,11 +1,10 @@
-"""Asking people, and reading what they decided."""
+"""Approvals by people: of plans and of tool calls."""
 
 import asyncio
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
-from typing import Any, Final
+from typing import Final
 
 from pydantic import ValidationError
 from sqlalchemy.ext.asyncio import AsyncSession
@@ -14,7 +13,7 @@ from temporalio import activity
 from journeyman.agents.approvals import Policy, needed
 from journeyman.agents.output import cut_text
 from journeyman.agents.plans import Plan, validate_plan
-from journeyman.agents.tools import ParsedCall, ToolError
+from journeyman.agents.tools import ParsedCall
 from journeyman.platform.approvals import repository, service
 from journeyman.platform.approvals.models import Approval
 from journeyman.platform.approvals.service import Ask
@@ -28,8 +27,10 @@ from journeyman.platform.plans.models import Plan as StoredPlan
 from journeyman.platform.tasks.contract import TaskState
 from journeyman.platform.tasks.models import Task
 from journeyman.platform.tasks.repository import lock_task
+from journeyman.workflows.activities.loaded_step import LoadedStep
+from journeyman.workflows.activities.tool_calls import CallDecision, ToolCall
 from journeyman.workflows.heartbeat import beating
-from journeyman.workflows.types import PlanToApprove, PlanVerdict, Standing, Step, Waiting
+from journeyman.workflows.types import PendingApprovals, PlanVerdict, RequestPlanApproval, TaskApprovals
 
 SHOWN_ARGUMENTS: Final = 4000
 """Characters of a call's arguments that an agent is shown again when a person has changed them."""
@@ -43,33 +44,35 @@ class ApprovalActivities:
 
     @activity.defn
     @beating
-    async def settle_approvals(self, waiting: Waiting) -> Standing:
-        """What became of these approvals; those that are due are escalated or expire in this moment."""
+    async def settle_approvals(self, request: TaskApprovals) -> PendingApprovals:
+        """Escalate or expire those of the approvals that are due; returns which are still pending."""
         async with self._database.transaction() as session:
-            settled = await service.settle(session, waiting.task.task_id, waiting.approvals)
+            settled = await service.settle(session, request.task.task_id, request.approvals)
             pending = [approval for approval in settled if approval.state == "pending"]
             due = [moment for approval in pending for moment in _due(approval)]
-        again = (min(due) + _MARGIN - now()).total_seconds() if due else 24 * 3600.0
-        return Standing(pending=[approval.id for approval in pending], again_s=max(again, _MARGIN.total_seconds()))
+        recheck = (min(due) + _MARGIN - now()).total_seconds() if due else 24 * 3600.0
+        return PendingApprovals(
+            pending=[approval.id for approval in pending], recheck_after_s=max(recheck, _MARGIN.total_seconds())
+        )
 
     @activity.defn
     @beating
-    async def ask_for_plan(self, wanted: PlanToApprove) -> str:
-        """Have the plan wait for a person, and the task with it; returns the approval's id."""
-        task = wanted.task
-        ask = Ask("plan", {"revision": wanted.revision}, f"{_plan_keys(task.task_id, task.epoch)}{wanted.revision}")
+    async def request_plan_approval(self, request: RequestPlanApproval) -> str:
+        """Request a person's approval of the plan, and have the task wait for it; returns the approval's id."""
+        task = request.task
+        ask = Ask("plan", {"revision": request.revision}, f"{_plan_keys(task.task_id, task.epoch)}{request.revision}")
         async with self._database.transaction() as session:
-            occasion = f"{task.task_id}:state:{task.epoch}:{wanted.revision}:{TaskState.AWAITING_APPROVAL}"
+            occasion = f"{task.task_id}:state:{task.epoch}:{request.revision}:{TaskState.AWAITING_APPROVAL}"
             await lifecycle.transition(session, task.task_id, TaskState.AWAITING_APPROVAL, step_key=occasion)
             (approval,) = await service.request(session, task.task_id, [ask])
             return approval.id
 
     @activity.defn
     @beating
-    async def plan_verdict(self, waiting: Waiting) -> PlanVerdict:
+    async def plan_verdict(self, request: TaskApprovals) -> PlanVerdict:
         """How the approval of a plan ended. An edited plan that breaks the Planner's rules counts as rejected for that."""
         async with self._database.transaction() as session:
-            (approval,) = await service.settle(session, waiting.task.task_id, waiting.approvals)
+            (approval,) = await service.settle(session, request.task.task_id, request.approvals)
             plan = await plans.get_plan(session, approval.task_id, approval.subject["revision"])
             last = await queries.last_revision(session, approval.task_id)
         verdict = PlanVerdict(state="withdrawn", revision=plan.revision, last_revision=last)
@@ -91,7 +94,7 @@ class ApprovalActivities:
 
 
 def _plan_keys(task_id: str, epoch: int) -> str:
-    """What the keys of all questions about plans of an epoch begin with: asked anew after a rewind."""
+    """Prefix of the step keys of all plan approvals of an epoch: a rewind has plans approved anew."""
     return f"{task_id}:plan:{epoch}:"
 
 
@@ -114,55 +117,29 @@ async def unapproved(session: AsyncSession, task: Task, revision: int) -> bool:
 
 
 def runs(approval: Approval) -> bool:
-    """Whether what was asked for is to be done."""
+    """Whether the approved action is executed."""
     return approval.state == "approved" or (approval.state == "expired" and approval.on_expiry == "approve")
 
 
-@dataclass(frozen=True)
-class Answer:
-    """What a person's decision means for a call: whether it runs, and what the agent is told before or instead of its result.
+async def request_call_approvals(
+    database: Database, loaded: LoadedStep, calls: Sequence[ToolCall]
+) -> tuple[list[str], list[ToolCall]]:
+    """Ask people for the calls that the task's policy names, all at once.
 
-    ``edited``: the arguments with which it runs instead.
+    Returns the ids of approvals that are pending, and the calls with the decisions on them. While one is pending, no call of the
+    step may be executed. Of an interrupted step, pending approvals are withdrawn and no new ones requested.
     """
-
-    approval_id: str
-    state: str
-    run: bool
-    said: str
-    edited: dict[str, Any] | None
-
-    def about(self, parsed: ParsedCall | ToolError) -> "Answer":
-        """The same when the changed arguments turned out as this."""
-        if isinstance(parsed, ParsedCall):
-            return self
-        return replace(
-            self, said="[A person changed this call before approving it, but not into a valid one. Nothing was run.]"
-        )
-
-    @property
-    def data(self) -> dict[str, Any]:
-        """For the event of the result."""
-        return {"approval": {"id": self.approval_id, "state": self.state, "edited": self.edited is not None}}
-
-
-@dataclass(frozen=True)
-class Answers:
-    """``pending``: ids of what is not decided. Then nothing of the step may be carried out yet."""
-
-    pending: list[str]
-    by_call: dict[str, Answer]
-
-
-async def ask_for_calls(database: Database, step: Step, task: Task, calls: Sequence[tuple[str, ParsedCall]]) -> Answers:
-    """Have those of the calls (key and call) that need it wait for a person, all at once, and tell what was decided.
-
-    Of an interrupted step, what is pending is withdrawn instead, and nothing more is asked.
-    """
+    step, task = loaded.step, loaded.task
     policy = Policy.of(task.approval_policy)
-    # A long command takes a moment to look through: not on the event loop, where heartbeats are.
-    reasons = await asyncio.to_thread(lambda: [needed(policy, parsed) for _, parsed in calls])
+    open_ = [
+        (call.key, call.parsed)
+        for call in calls
+        if isinstance(call.parsed, ParsedCall) and call.result_key not in loaded.stored
+    ]
+    # Parsing a long command blocks the event loop, on which heartbeats run: use a thread.
+    reasons = await asyncio.to_thread(lambda: [needed(policy, parsed) for _, parsed in open_])
     asks = {
-        _key(key): Ask(
+        _approval_key(key): Ask(
             "tool_call",
             {
                 "call_id": key,
@@ -171,15 +148,15 @@ async def ask_for_calls(database: Database, step: Step, task: Task, calls: Seque
                 "reason": reason,
                 "role": step.thread.role,
             },
-            _key(key),
+            _approval_key(key),
             thread_id=step.thread.thread_id,
             subtask_id=step.thread.subtask_id,
         )
-        for (key, parsed), reason in zip(calls, reasons, strict=True)
+        for (key, parsed), reason in zip(open_, reasons, strict=True)
         if reason is not None
     }
     if not asks:
-        return Answers([], {})
+        return [], list(calls)
     async with database.transaction() as session:
         if step.interrupted:
             locked = await lock_task(session, task.id)
@@ -188,36 +165,39 @@ async def ask_for_calls(database: Database, step: Step, task: Task, calls: Seque
         else:
             found = await service.request(session, task.id, list(asks.values()))
     pending = [approval.id for approval in found if approval.state == "pending"]
-    return Answers(pending, {approval.subject["call_id"]: _answer(approval) for approval in found})
+    decisions = {approval.subject["call_id"]: _decision(approval) for approval in found}
+    return pending, [
+        call.decided(step.thread.role, decisions[call.key]) if call.key in decisions else call for call in calls
+    ]
 
 
-def _key(call_key: str) -> str:
+def _approval_key(call_key: str) -> str:
     return f"{call_key}:approval"
 
 
-def _answer(approval: Approval) -> Answer:
+def _decision(approval: Approval) -> CallDecision:
     run = runs(approval)
     note = f"\nThey say: {approval.note}" if approval.note else ""
     if run and approval.edited is not None:
         shown = cut_text(json.dumps(approval.edited, ensure_ascii=False, sort_keys=True), SHOWN_ARGUMENTS)
         tool = approval.subject["tool"]
-        said = f"[A person changed this call before approving it. What was run instead: {tool} {shown}{note}]"
+        text = f"[A person changed this call before approving it. What was run instead: {tool} {shown}{note}]"
     elif run:
-        said = f"[A person approved this call.{note}]" if note else ""
+        text = f"[A person approved this call.{note}]" if note else ""
     elif approval.state == "rejected":
-        said = f"Not run: a person rejected this call.{note}\nDo not try to reach the same by other means."
+        text = f"Not run: a person rejected this call.{note}\nDo not try to reach the same by other means."
     elif approval.state == "expired":
-        said = (
+        text = (
             "Not run: nobody decided in time whether this call is allowed, and the task's approval policy rejects it then. "
             "Go on without it if you can; if not, hand over what is done and say what is missing."
         )
     else:
-        said = "Not run: the question whether this call is allowed was withdrawn before anybody answered it."
-    return Answer(approval.id, approval.state, run, said, approval.edited if run else None)
+        text = "Not run: the question whether this call is allowed was withdrawn before anybody answered it."
+    return CallDecision(approval.id, approval.state, run, text, approval.edited if run else None)
 
 
 def _due(approval: Approval) -> list[datetime]:
-    """When time itself will change something about a pending approval."""
+    """When a pending approval is escalated or expires."""
     moments = [approval.expires_at]
     if approval.escalated_at is None:
         moments.append(approval.escalate_at)
@@ -225,7 +205,7 @@ def _due(approval: Approval) -> list[datetime]:
 
 
 def _problems(plan: StoredPlan) -> list[str]:
-    """What is wrong with an edited plan by the Planner's rules."""
+    """Violations of the Planner's rules by an edited plan."""
     try:
         found = validate_plan(Plan.model_validate({"subtasks": plan.subtasks, "acceptance": plan.acceptance}))
         return [str(problem) for problem in found]

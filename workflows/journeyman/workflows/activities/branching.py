@@ -1,4 +1,4 @@
-"""Taking a task back to a checkpoint, once its workflow has stopped all that ran."""
+"""Applying a rewind, after the workflow has stopped all activities of the task."""
 
 from temporalio import activity
 
@@ -17,13 +17,12 @@ class BranchingActivities:
 
     @activity.defn
     @beating
-    async def apply_rewind(self, wanted: ApplyRewind) -> TaskProgress:
-        """Apply the rewind in one transaction, then end the sandboxes of what was set aside.
+    async def apply_rewind(self, request: ApplyRewind) -> TaskProgress:
+        """Apply the rewind in one transaction, then end all sandboxes of the task; returns where the task goes on.
 
-        Repeated, it answers what it answered first. The workflow starts nothing before it has the answer, so that every
-        sandbox of the task is one of before.
+        A repetition returns the same. The workflow starts nothing before, so every sandbox belongs to what was set aside.
         """
         async with self._database.transaction() as session:
-            progress = await rewinds.apply(session, wanted.task.task_id, wanted.rewind_id)
-        await self._leases.release_all(wanted.task.task_id)
+            progress = await rewinds.apply(session, request.task.task_id, request.rewind_id)
+        await self._leases.release_all(request.task.task_id)
         return progress

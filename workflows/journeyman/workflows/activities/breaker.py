@@ -17,19 +17,25 @@ from journeyman.workflows.types import Step
 
 @dataclass(frozen=True)
 class Watched:
-    """What the breaker made of a step's calls: what it remembers from now on, and the alarms, of which one that trips is the last."""
+    """The breaker's verdict on a step's calls.
+
+    ``window``: its memory for the next step. ``alarms``: in order; one that trips is the last.
+    """
 
     window: Json | None
     alarms: Sequence[loops.Alarm] = ()
 
     @property
     def tripped(self) -> str | None:
-        """Why it trips, if it does."""
+        """The message of the alarm that trips, if one does."""
         return next((alarm.message for alarm in self.alarms if alarm.level == "trip"), None)
 
 
 def watch(step: Step, remembered: Json | None, observed: Sequence[loops.Step], snapshot: str) -> Watched:
-    """Let the circuit breaker see the calls of one answer. ``snapshot``: the digest of the workspace after the last of them."""
+    """Run the circuit breaker over the calls of one answer.
+
+    ``remembered``: the window after the step before. ``snapshot``: digest of the workspace after the last call.
+    """
     if not observed:
         return Watched(remembered)
     window = loops.Window.model_validate(remembered or {})
@@ -44,7 +50,7 @@ def watch(step: Step, remembered: Json | None, observed: Sequence[loops.Step], s
 
 
 def _workspaces(step: Step, window: loops.Window, snapshot: str, calls: int) -> list[str | None]:
-    """What the workspace was after each call. An answer that changed it did so in each of its calls, for all that is known."""
+    """The digest of the workspace after each call. Of an answer that changed it, every call counts as a change."""
     if profile(step.thread.role).forks_workspace:
         return [None] * calls
     if loops.is_at(window, snapshot):
@@ -52,11 +58,11 @@ def _workspaces(step: Step, window: loops.Window, snapshot: str, calls: int) -> 
     return [*(f"{number}:{snapshot}" for number in range(calls - 1)), snapshot]
 
 
-async def tell(session: AsyncSession, step: Step, alarms: Sequence[loops.Alarm]) -> None:
-    """Write the alarms down: a nudge goes into the thread as a note, a trip into the log too."""
+async def record_alarms(session: AsyncSession, step: Step, alarms: Sequence[loops.Alarm]) -> None:
+    """Append a note to the thread for each alarm, and for one that trips an event to the log."""
     thread = step.thread
     for alarm in alarms:
-        said = alarm.message
+        text = alarm.message
         if alarm.level == "trip":
             await append(
                 session,
@@ -69,5 +75,5 @@ async def tell(session: AsyncSession, step: Step, alarms: Sequence[loops.Alarm])
             )
             count_after_commit(session, BREAKER_TRIPS, alarm.kind)
             # Read at the next step, which there is only if a person lets the task go on.
-            said = f"{said} The task was paused for this, and a person has let it go on: do something else now."
-        await threads.append_message(session, thread.thread_id, f"{step.key}:nudge", context.user_note(said))
+            text = f"{text} The task was paused for this, and a person has let it go on: do something else now."
+        await threads.append_message(session, thread.thread_id, f"{step.key}:nudge", context.user_note(text))

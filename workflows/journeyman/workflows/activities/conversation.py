@@ -1,4 +1,4 @@
-"""Opening threads: what each role is told first, gathered from the store."""
+"""Opening threads: the first messages of each role, from the store."""
 
 from collections.abc import Sequence
 from typing import Any, Final
@@ -27,7 +27,7 @@ from journeyman.platform.threads.models import Thread
 from journeyman.workflows.activities.knowledge import board_of
 from journeyman.workflows.budgets import limits_of
 from journeyman.workflows.heartbeat import beating
-from journeyman.workflows.types import Findings, OpenThread, ThreadRef
+from journeyman.workflows.types import DeliverFindings, OpenThread, ThreadRef
 
 RECALLED: Final = 5
 QUERY: Final = 2000
@@ -43,7 +43,7 @@ class ConversationActivities:
     @activity.defn
     @beating
     async def open_thread(self, opening: OpenThread) -> ThreadRef:
-        """Make the thread with its system and first user message; once, however often it is asked for."""
+        """Create the thread with its system and opening message. A repetition finds the thread of the first."""
         task_id = opening.task.task_id
         thread_id = threads.thread_id_for(
             task_id, opening.role, opening.subtask_id, opening.revision, opening.round, opening.task.epoch
@@ -163,7 +163,7 @@ class ConversationActivities:
 
     @staticmethod
     async def _done(session: Any, task: Task, opening: OpenThread) -> list[DoneSubtask]:
-        """What was finished before, in this revision and those before it."""
+        """Completed subtasks of earlier revisions and, except for a Planner, of this one."""
         before = opening.revision if opening.role == Role.PLANNER else opening.revision + 1
         return [
             DoneSubtask(row.subtask_id, title, row.summary or "")
@@ -188,7 +188,7 @@ class ConversationActivities:
         return TaskBrief(task.instruction, known, tuple(task.acceptance), memories, board)
 
     async def _recall(self, task: Task, opening: OpenThread) -> tuple[str, ...]:
-        """What the project knows that fits the task and, for a later plan, what went wrong with the former one."""
+        """Memories of the project that fit the task and, for a later plan, the reason why the former one was given up."""
         query = task.instruction[:QUERY]
         if opening.reason:
             query = f"{query[: QUERY // 2]}\n{opening.reason[: QUERY // 2]}"
@@ -207,7 +207,7 @@ class ConversationActivities:
 
     @activity.defn
     @beating
-    async def deliver_findings(self, findings: Findings) -> None:
+    async def deliver_findings(self, findings: DeliverFindings) -> None:
         """Put the Reviewer's findings into the Coder's thread as they are."""
         async with self._database.transaction() as session:
             review = submission(Role.REVIEWER, await threads.bodies(session, findings.reviewer_thread_id))
@@ -222,7 +222,7 @@ class ConversationActivities:
 
 
 def submission(role: Role, messages: Sequence[dict[str, Any]]) -> Any:
-    """The arguments with which the role handed over last; None when it never did."""
+    """The arguments of the role's last hand-over; None without one."""
     terminal = profile(role).terminal_tool
     for message in reversed(messages):
         for call in message.get("tool_calls") or ():

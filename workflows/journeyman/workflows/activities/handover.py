@@ -1,4 +1,4 @@
-"""What a task leaves behind: patch, bundle, report, the files under /artifacts, and what was learnt."""
+"""The hand-over of a task: patch, bundle, report, files under /artifacts, and memories."""
 
 import mimetypes
 from collections.abc import Sequence
@@ -41,7 +41,7 @@ class HandoverActivities:
     @activity.defn
     @beating
     async def hand_over(self, ref: TaskRef) -> None:
-        """Store the artifacts; each once, however often this is repeated."""
+        """Store the task's artifacts. A repetition stores none twice."""
         async with self._database.transaction() as session:
             task = await session.get_one(Task, ref.task_id)
         if task.head_snapshot is None or task.initial_snapshot is None:
@@ -87,7 +87,7 @@ class HandoverActivities:
     @activity.defn
     @beating
     async def reflect(self, ref: TaskRef) -> None:
-        """Keep what was learnt for later tasks: commands that were seen to pass, and what reviews found wrong."""
+        """Write memories for later tasks of the project: commands that passed, and findings of reviews."""
         async with self._database.transaction() as session:
             task = await session.get_one(Task, ref.task_id)
             passed = await queries.passed_commands(session, task.id)
@@ -107,7 +107,7 @@ class HandoverActivities:
 
     async def _learn(self, task: Task, number: int, kind: Kind, text: str) -> None:
         key = f"{task.id}:lesson:{number}"
-        # Nobody is there to say it without the secret that a command or a finding may hold.
+        # Commands and findings may hold secrets, and no agent is asked to rephrase them.
         text = redact_text(text)
         if holds_secret(text):
             return

@@ -1,4 +1,4 @@
-"""Taking approved work over as the task's head, beside what other subtasks did at the same time."""
+"""Merging approved work into the task's head."""
 
 from dataclasses import dataclass
 
@@ -17,9 +17,9 @@ from journeyman.platform.plans import repository as plans
 from journeyman.platform.tasks.repository import lock_task
 from journeyman.platform.threads import repository as threads
 from journeyman.platform.threads.models import Thread
-from journeyman.workflows.activities.workplace import claim_of
+from journeyman.workflows.activities.thread_sandbox import claim_of
 from journeyman.workflows.heartbeat import beating
-from journeyman.workflows.types import Integration, SubtaskEnd
+from journeyman.workflows.types import EndSubtask, Integration
 
 
 @dataclass(frozen=True)
@@ -39,10 +39,10 @@ class IntegrationActivities:
 
     @activity.defn
     @beating
-    async def end_subtask(self, end: SubtaskEnd) -> Integration:
-        """Merge approved work into the task's head, or note why it was given up; then give its sandbox back.
+    async def end_subtask(self, end: EndSubtask) -> Integration:
+        """Merge the subtask's approved work into the task's head, or store why it was given up; then release its sandbox.
 
-        Work that conflicts becomes work for its Coder: its workspace then holds both sides, with the conflicts marked.
+        Work that conflicts goes back to its Coder: the workspace then holds both sides, with the conflicts marked.
         """
         if not end.completed:
             async with self._database.transaction() as session:
@@ -57,14 +57,14 @@ class IntegrationActivities:
                 return Integration(conflict=True)
             merged = await self._merge(end, sides)
             if merged is not None and merged.conflicts:
-                await self._give_back(end, sides, merged)
+                await self._return_to_coder(end, sides, merged)
                 return Integration(conflict=True)
-            if await self._take_over(end, sides, merged):
+            if await self._update_head(end, sides, merged):
                 await self._release(end)
                 return Integration()
 
     @staticmethod
-    async def _sides(session: AsyncSession, end: SubtaskEnd) -> _Sides:
+    async def _sides(session: AsyncSession, end: EndSubtask) -> _Sides:
         task = await lock_task(session, end.task.task_id)
         thread = await threads.get_thread(session, end.coder)
         threads.refuse_superseded(thread)
@@ -72,8 +72,8 @@ class IntegrationActivities:
         base = thread.base_snapshot or ""
         return _Sides(base=base, head=task.head_snapshot or base, work=work)
 
-    async def _merge(self, end: SubtaskEnd, sides: _Sides) -> Merged | None:
-        """Nothing where the head is still what the Coder began with, or has the work in it already."""
+    async def _merge(self, end: EndSubtask, sides: _Sides) -> Merged | None:
+        """Merge the two sides; None if the head is what the Coder began with, or contains the work already."""
         if sides.head in {sides.base, sides.work}:
             return None
         return await merge(
@@ -86,7 +86,7 @@ class IntegrationActivities:
             theirs_label=f"subtask {end.subtask_id}",
         )
 
-    async def _take_over(self, end: SubtaskEnd, sides: _Sides, merged: Merged | None) -> bool:
+    async def _update_head(self, end: EndSubtask, sides: _Sides, merged: Merged | None) -> bool:
         """Make the result the task's head. False when the head has moved since it was read: merge again."""
         head = sides.work if merged is None else merged.snapshot.digest
         async with self._database.transaction() as session:
@@ -96,7 +96,7 @@ class IntegrationActivities:
                 return False
             task.head_snapshot = head
             if merged is not None:
-                await self._note(session, end, merged)
+                await self._store_snapshot(session, end, merged)
                 await append(
                     session,
                     task.id,
@@ -109,8 +109,8 @@ class IntegrationActivities:
             await self._close(session, end, head)
         return True
 
-    async def _give_back(self, end: SubtaskEnd, sides: _Sides, merged: Merged) -> None:
-        """Let the Coder go on in a workspace that holds both sides. Its old sandbox ends first: the next has the merge in it."""
+    async def _return_to_coder(self, end: EndSubtask, sides: _Sides, merged: Merged) -> None:
+        """Give the Coder a workspace that holds both sides. Its old sandbox ends first: the next one holds the merge."""
         await self._release(end)
         async with self._database.transaction() as session:
             await append(
@@ -126,7 +126,7 @@ class IntegrationActivities:
                 subtask_id=end.subtask_id,
                 step_key=f"{_conflict_key(end)}:event",
             )
-            await self._note(session, end, merged)
+            await self._store_snapshot(session, end, merged)
             note = merge_conflict_note([(item.path, item.kind) for item in merged.conflicts])
             await threads.append_message(session, end.coder, _conflict_key(end), note)
             thread: Thread = await threads.get_thread(session, end.coder)
@@ -135,13 +135,13 @@ class IntegrationActivities:
             thread.sandbox_id = None
 
     @staticmethod
-    async def _note(session: AsyncSession, end: SubtaskEnd, merged: Merged) -> None:
+    async def _store_snapshot(session: AsyncSession, end: EndSubtask, merged: Merged) -> None:
         made = merged.snapshot
         await checkpoints.note_snapshot(session, end.task.project_id, made.digest, made.files, made.bytes)
 
     @staticmethod
-    async def _close(session: AsyncSession, end: SubtaskEnd, head: str | None) -> None:
-        """Note how the subtask ended, once."""
+    async def _close(session: AsyncSession, end: EndSubtask, head: str | None) -> None:
+        """Store the end of the subtask, once."""
         await lock_task(session, end.task.task_id)
         threads.refuse_superseded(await threads.get_thread(session, end.coder))
         subtask = await plans.get_subtask(session, end.task.task_id, end.revision, end.subtask_id)
@@ -162,11 +162,11 @@ class IntegrationActivities:
             step_key=f"{end.coder}:end",
         )
 
-    async def _release(self, end: SubtaskEnd) -> None:
+    async def _release(self, end: EndSubtask) -> None:
         async with self._database.transaction() as session:
             thread = await threads.get_thread(session, end.coder)
         await self._leases.release(claim_of(thread))
 
 
-def _conflict_key(end: SubtaskEnd) -> str:
+def _conflict_key(end: EndSubtask) -> str:
     return f"{end.coder}:conflict:{end.round}"

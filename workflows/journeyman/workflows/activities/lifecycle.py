@@ -1,4 +1,4 @@
-"""Activities that move a task and its subtasks on."""
+"""State changes, pauses and the end of a task."""
 
 from temporalio import activity
 
@@ -15,13 +15,13 @@ from journeyman.platform.tasks.repository import for_step, lock_task
 from journeyman.workflows.activities.approvals import unapproved
 from journeyman.workflows.heartbeat import beating
 from journeyman.workflows.types import (
-    Closed,
-    Finish,
+    ChangeState,
+    FinishTask,
     LoadPlan,
     Pause,
     PlanGraph,
     PlanNode,
-    StateChange,
+    TaskClosing,
     TaskRef,
 )
 
@@ -33,8 +33,8 @@ class LifecycleActivities:
 
     @activity.defn
     @beating
-    async def change_state(self, change: StateChange) -> None:
-        """Move the task on, once for each occasion. Raises :class:`Conflict` (``superseded``) after a rewind."""
+    async def change_state(self, change: ChangeState) -> None:
+        """Change the task's state, once for each occasion. Raises :class:`Conflict` (``superseded``) after a rewind."""
         async with self._database.transaction() as session:
             task_id = change.task.task_id
             if (await lock_task(session, task_id)).epoch != change.task.epoch:
@@ -45,7 +45,7 @@ class LifecycleActivities:
     @activity.defn
     @beating
     async def pause_task(self, pause: Pause) -> None:
-        """Note that the task waits, and why; at a limit that was moved meanwhile it goes on at once."""
+        """Store that the task is paused, and why. Race: a limit may have been raised meanwhile; the task is resumed at once then."""
         task_id, key = pause.task.task_id, pause.step_key
         async with self._database.transaction() as session:
             if pause.reason == "budget":
@@ -57,14 +57,14 @@ class LifecycleActivities:
     @activity.defn
     @beating
     async def end_pause(self, pause: Pause) -> None:
-        """Take back the note of this very pause, if it still stands: whoever let the task go on did so before it was made."""
+        """Remove this pause from the store, if it is still there: the resume may have come before the pause was stored."""
         async with self._database.transaction() as session:
             await lifecycle.resume(session, pause.task.task_id, only_step_key=pause.step_key)
 
     @activity.defn
     @beating
-    async def finish_task(self, finish: Finish) -> Closed:
-        """Write the task's end, unless a person has asked for something that comes first, however near the end it came."""
+    async def finish_task(self, finish: FinishTask) -> TaskClosing:
+        """Write the task's end, unless a person asked for a cancellation, a rewind or an unread message before."""
         failure = None
         if finish.failure_code is not None:
             failure = {
@@ -76,21 +76,21 @@ class LifecycleActivities:
             task = await lock_task(session, finish.task.task_id)
             if TaskState(task.state) in TERMINAL:
                 # Cancelled while it was queued and its workflow was about to begin: the end is written.
-                return Closed(state=task.state)
+                return TaskClosing(state=task.state)
             if task.cancel_requested_at is not None:
                 await lifecycle.transition(session, task.id, TaskState.CANCELLED)
-                return Closed(state=TaskState.CANCELLED)
+                return TaskClosing(state=TaskState.CANCELLED)
             if task.epoch != finish.task.epoch:
                 raise Conflict(f"Task {task.id} was rewound; this end is not its own.", code="superseded")
             rewind_id = await branching.pending_rewind(session, task.id)
             if rewind_id is not None:
-                return Closed(rewind_id=rewind_id)
+                return TaskClosing(rewind_id=rewind_id)
             if finish.state == TaskState.SUCCEEDED and await steering.any_unread(session, task.id):
-                return Closed(unread=True)
+                return TaskClosing(unread=True)
             await lifecycle.transition(
                 session, task.id, TaskState(finish.state), failure=failure, verified=finish.verified
             )
-            return Closed(state=finish.state)
+            return TaskClosing(state=finish.state)
 
     @activity.defn
     @beating
@@ -100,11 +100,11 @@ class LifecycleActivities:
 
     @activity.defn
     @beating
-    async def load_plan(self, wanted: LoadPlan) -> PlanGraph:
+    async def load_plan(self, request: LoadPlan) -> PlanGraph:
         """The graph of the plan, without its texts, and whether it still needs a person's approval."""
         async with self._database.transaction() as session:
-            plan = await plans.get_plan(session, wanted.task.task_id, wanted.revision)
-            task = await for_step(session, wanted.task.task_id)
-            waits = await unapproved(session, task, wanted.revision)
+            plan = await plans.get_plan(session, request.task.task_id, request.revision)
+            task = await for_step(session, request.task.task_id)
+            waits = await unapproved(session, task, request.revision)
         nodes = [PlanNode(id=subtask["id"], depends_on=subtask["depends_on"]) for subtask in plan.subtasks]
         return PlanGraph(revision=plan.revision, unapproved=waits, subtasks=nodes)

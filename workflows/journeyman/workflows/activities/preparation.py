@@ -22,7 +22,7 @@ from journeyman.platform.sandboxes.port import ExecRequest, ExecResult, Sandbox
 from journeyman.platform.tasks.models import Task
 from journeyman.platform.tasks.repository import lock_task
 from journeyman.platform.uploads import repository as uploads
-from journeyman.workflows.environment import SETUP_TIMEOUT_S, BareFurnishing, FetchFurnishing, sandbox_spec
+from journeyman.workflows.environment import SETUP_TIMEOUT_S, BareProvisioner, FetchProvisioner, sandbox_spec
 from journeyman.workflows.heartbeat import beating
 from journeyman.workflows.source import FetchFailed, GitFetch
 from journeyman.workflows.types import Prepared, TaskRef
@@ -79,8 +79,8 @@ class PreparationActivities:
         source = await self._source(task, report)
         if not report.problems:
             claim = Claim(ref.project_id, ref.task_id, "prepare")
-            furnishing = BareFurnishing(task.environment)
-            sandbox = (await self._leases.acquire(claim, source, furnishing)).sandbox
+            provisioner = BareProvisioner(task.environment)
+            sandbox = (await self._leases.acquire(claim, source, provisioner)).sandbox
             await self._check(sandbox, task, report)
             if not report.problems:
                 snapshot = await self._snapshots.capture(sandbox, task.project_id, source)
@@ -111,7 +111,7 @@ class PreparationActivities:
             destination = await resolve(url, self._addresses, resolver=self._resolver)
             limits = EgressLimits(received_bytes=sandbox_spec("", task.environment).limits.disk_bytes)
             async with egress_proxy(destination, limits) as (socket, proxy):
-                held = await self._leases.acquire(claim, None, FetchFurnishing(task.environment, socket))
+                held = await self._leases.acquire(claim, None, FetchProvisioner(task.environment, socket))
                 try:
                     await GitFetch(held.sandbox, url, destination, proxy).fetch(ref)
                     return (await self._snapshots.capture(held.sandbox, task.project_id, None)).digest

@@ -1,4 +1,4 @@
-"""Messages from people on their way into a thread."""
+"""Delivery of messages from people to threads."""
 
 from typing import Final
 
@@ -13,7 +13,7 @@ _BATCH: Final = 100
 
 
 async def deliver_messages(session: AsyncSession, thread: Thread) -> None:
-    """Append the task's messages that the thread does not have yet, as the model will see them."""
+    """Append the messages of people that the thread does not have yet, in the form that the model reads."""
     while True:
         waiting = await steering.page(session, thread.task_id, after=thread.inbox_seq, limit=_BATCH, in_force=True)
         for message in waiting:

@@ -1,4 +1,4 @@
-"""What a role hands over: plan, work or review, and what follows from a review."""
+"""Hand-overs of roles: plan, work or review, and what follows from a review."""
 
 from typing import Final
 
@@ -13,14 +13,14 @@ from journeyman.platform.events.types import EventType
 from journeyman.platform.plans import repository as plans
 from journeyman.platform.tasks.repository import lock_task
 from journeyman.platform.threads import repository as threads
-from journeyman.workflows.types import Step, StepOutcome
+from journeyman.workflows.types import Step
 
 FINDINGS_REPORT: Final = 4000
 """Characters of a review that travel in the workflow's history, for the report on a subtask that was given up."""
 
 
 async def record_submission(session: AsyncSession, step: Step, parsed: ParsedCall) -> None:
-    """Store what the role hands over, with its event."""
+    """Store the plan, summary or review of a terminal call, with its event."""
     thread = step.thread
     task_id = thread.task.task_id
     match parsed.arguments:
@@ -62,8 +62,8 @@ async def record_submission(session: AsyncSession, step: Step, parsed: ParsedCal
             raise TypeError(f"{type(parsed.arguments).__name__} hands nothing over")
 
 
-async def judge(session: AsyncSession, step: Step, review: SubmitReview, outcome: StepOutcome) -> None:
-    """Note what follows from the verdict, by the rules of the agents' package."""
+async def judge(session: AsyncSession, step: Step, review: SubmitReview) -> tuple[str, str | None]:
+    """What follows from the verdict by the rules of the agents' package, and why; see ``StepOutcome``."""
     thread = await threads.get_thread(session, step.thread.thread_id)
     changed = True
     if thread.attempt > 1:
@@ -75,8 +75,8 @@ async def judge(session: AsyncSession, step: Step, review: SubmitReview, outcome
         )
         changed = before.base_snapshot != thread.base_snapshot
     decision = after_review(review, round_number=thread.attempt, work_changed=changed)
-    outcome.next = decision.next.value
-    outcome.reason = decision.reason
+    reason = decision.reason
     if decision.next == Next.REPLAN:
         findings = rejection_reason(thread.subtask_id or "", review.findings, thread.attempt)
-        outcome.reason = f"{decision.reason}\n{findings}"[:FINDINGS_REPORT]
+        reason = f"{decision.reason}\n{findings}"[:FINDINGS_REPORT]
+    return decision.next.value, reason

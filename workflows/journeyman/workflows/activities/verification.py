@@ -21,7 +21,7 @@ from journeyman.platform.plans import repository as plans
 from journeyman.platform.sandboxes.port import ExecRequest, ExecResult, Sandbox
 from journeyman.platform.tasks.models import Task
 from journeyman.platform.tasks.repository import lock_task
-from journeyman.workflows.environment import TaskFurnishing
+from journeyman.workflows.environment import TaskProvisioner
 from journeyman.workflows.heartbeat import beating
 from journeyman.workflows.types import Verification, Verify
 
@@ -38,28 +38,28 @@ class VerificationActivities:
 
     @activity.defn
     @beating
-    async def verify(self, wanted: Verify) -> Verification:
+    async def verify(self, request: Verify) -> Verification:
         """Run each command of the user and of the plan once per attempt; every run leaves a receipt.
 
         Each command starts from the snapshot itself, whatever the one before it did to the files.
         """
         async with self._database.transaction() as session:
-            task = await session.get_one(Task, wanted.task.task_id)
-            plan = await plans.get_plan(session, task.id, wanted.revision)
+            task = await session.get_one(Task, request.task.task_id)
+            plan = await plans.get_plan(session, task.id, request.revision)
         commands = list(dict.fromkeys([*task.acceptance, *plan.acceptance]))
         assert task.head_snapshot is not None
         if not commands:
             return Verification(passed=True, verified=False)
-        claim = Claim(task.project_id, task.id, f"verify:{wanted.attempt}")
-        furnishing = TaskFurnishing(task.environment)
-        sandbox = (await self._leases.acquire(claim, task.head_snapshot, furnishing)).sandbox
+        claim = Claim(task.project_id, task.id, f"verify:{request.attempt}")
+        provisioner = TaskProvisioner(task.environment)
+        sandbox = (await self._leases.acquire(claim, task.head_snapshot, provisioner)).sandbox
         failed: list[FailedCommand] = []
         for position, command in enumerate(commands):
-            receipt = await self._receipt(wanted, position)
+            receipt = await self._receipt(request, position)
             if receipt is None:
                 await self._snapshots.restore(sandbox, task.project_id, task.head_snapshot)
-                result = await self._run(sandbox, wanted, position, command)
-                receipt = await self._record(task, wanted, position, command, result)
+                result = await self._run(sandbox, request, position, command)
+                receipt = await self._record(task, request, position, command, result)
             if not receipt.passed:
                 failed.append(await self._describe(task, receipt))
         await self._leases.release(claim)
@@ -69,20 +69,20 @@ class VerificationActivities:
             problem=cut_text(acceptance_reason(failed), REPORT_LIMIT) if failed else None,
         )
 
-    async def _receipt(self, wanted: Verify, position: int) -> Receipt | None:
+    async def _receipt(self, request: Verify, position: int) -> Receipt | None:
         async with self._database.transaction() as session:
-            return await queries.receipt(session, wanted.task.task_id, wanted.attempt, position)
+            return await queries.receipt(session, request.task.task_id, request.attempt, position)
 
     @staticmethod
-    async def _run(sandbox: Sandbox, wanted: Verify, position: int, command: str) -> ExecResult:
-        exec_id = derived_id("command", wanted.task.task_id, sandbox.id, "acceptance", wanted.attempt, position)
+    async def _run(sandbox: Sandbox, request: Verify, position: int, command: str) -> ExecResult:
+        exec_id = derived_id("command", request.task.task_id, sandbox.id, "acceptance", request.attempt, position)
         return await sandbox.run(
             ExecRequest(exec_id, command, timeout_s=ACCEPTANCE_TIMEOUT_S, output_limit=8 * 1024 * 1024)
         )
 
-    async def _record(self, task: Task, wanted: Verify, position: int, command: str, result: ExecResult) -> Receipt:
+    async def _record(self, task: Task, request: Verify, position: int, command: str, result: ExecResult) -> Receipt:
         digest = await put_blob(self._store, task.project_id, result.output)
-        key = f"acceptance:{wanted.attempt}:{position}"
+        key = f"acceptance:{request.attempt}:{position}"
         passed = result.exit_code == 0
         async with self._database.transaction() as session:
             await lock_task(session, task.id)
@@ -91,7 +91,7 @@ class VerificationActivities:
                 project_id=task.project_id,
                 task_id=task.id,
                 kind="log",
-                name=f"acceptance-{wanted.attempt}-{position + 1}.log",
+                name=f"acceptance-{request.attempt}-{position + 1}.log",
                 media_type="text/plain",
                 size=len(result.output),
                 digest=digest,
@@ -101,7 +101,7 @@ class VerificationActivities:
                 id=derived_id("receipt", task.id, key),
                 project_id=task.project_id,
                 task_id=task.id,
-                attempt=wanted.attempt,
+                attempt=request.attempt,
                 position=position,
                 command=command,
                 snapshot=task.head_snapshot or "",

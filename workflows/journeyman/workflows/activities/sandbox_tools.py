@@ -1,16 +1,21 @@
-"""Carrying out one tool call in a sandbox. Whatever goes wrong inside becomes text for the agent, never an exception."""
+"""The tools that agents call. Failures of a tool become text for the agent, never an exception."""
 
-from collections.abc import Awaitable, Callable
-from dataclasses import dataclass, field
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 from journeyman.agents import arguments
 from journeyman.agents.output import DEFAULT_LIMIT, cut_output, output_range, readable
 from journeyman.agents.tools import ParsedCall
+from journeyman.platform.artifacts import repository as artifacts
+from journeyman.platform.kit.database import Database
 from journeyman.platform.kit.errors import JourneymanError
-from journeyman.platform.kit.object_store import digest_of
+from journeyman.platform.kit.ids import derived_id
+from journeyman.platform.kit.object_store import ObjectStore, blob_key, digest_of
 from journeyman.platform.sandboxes.errors import SandboxFileError, SandboxLost, TooManyCommands
 from journeyman.platform.sandboxes.port import WORKSPACE, ExecRequest, ExecResult, FileInfo, Sandbox
+from journeyman.platform.threads import repository as threads
+from journeyman.workflows.activities.knowledge import Knowledge
+from journeyman.workflows.activities.tool_calls import ToolResult
+from journeyman.workflows.types import ThreadRef
 
 MAX_EDIT_BYTES: Final = 8 * 1024 * 1024
 OUTPUT_LIMIT: Final = 8 * 1024 * 1024
@@ -21,49 +26,39 @@ _DISK_FULL: Final = (
 )
 
 
-@dataclass
-class ToolResult:
-    """What a call came to.
+class EditJournal:
+    """The stored effect of one edit, so that a repeated attempt recognizes it. ``earlier``: what an earlier attempt stored."""
 
-    ``text`` is what the agent reads; ``data`` holds facts for the event; ``output`` are bytes to be kept in full when the
-    text shows only a part of them.
-    """
+    def __init__(self, database: Database, call_key: str, earlier: str | None) -> None:
+        self._database = database
+        self._call_key = call_key
+        self.earlier = earlier
 
-    text: str
-    data: dict[str, Any] = field(default_factory=dict)
-    output: bytes | None = None
-    ok: bool = True
-    limits: tuple[str, ...] = ()
-    """Limits of the sandbox that the call ran into: ``memory``, ``time``, ``pids``, ``disk``."""
+    async def store(self, effect: str) -> None:
+        """Store what the call is about to write, before it does."""
+        async with self._database.transaction() as session:
+            await threads.note_effect(session, self._call_key, effect)
 
 
-FetchOutput = Callable[[str], Awaitable[bytes | None]]
-"""Finds the kept output with this id among the task's own."""
+class KeptOutputs:
+    """Whole outputs of a thread's tool calls, which the agent saw only a part of."""
+
+    def __init__(self, database: Database, store: ObjectStore, thread: ThreadRef) -> None:
+        self._database = database
+        self._store = store
+        self._thread = thread
+
+    async def read(self, output_id: str) -> bytes | None:
+        """The output that the agent knows under this id; None if none was kept."""
+        task = self._thread.task
+        artifact_id = derived_id("artifact", task.task_id, "tool_output", f"{self._thread.thread_id}:{output_id}")
+        async with self._database.transaction() as session:
+            artifact = await artifacts.find(session, task.task_id, artifact_id)
+        return None if artifact is None else await self._store.get(blob_key(task.project_id, artifact.digest))
 
 
-class Effects(Protocol):
-    """What an earlier attempt at this call was about to write, and the note of what this one is."""
-
-    @property
-    def earlier(self) -> str | None: ...
-
-    async def note(self, digest: str) -> None: ...
-
-
-class Knowledge(Protocol):
-    """What the call may ask and tell beyond the sandbox. Each gives the text that the agent reads."""
-
-    async def recall(self, query: str) -> str: ...
-
-    async def remember(self, text: str) -> str: ...
-
-    async def post_note(self, given: arguments.PostNote) -> str: ...
-
-    async def read_notes(self, given: arguments.ReadNotes) -> str: ...
-
-
-class ToolRunner:
-    """One call at a time. ``exec_id`` and ``output_id`` are the same for every attempt at the same call."""
+class SandboxTools:
+    """The tools of one call. ``exec_id`` and ``output_id`` are the same for every attempt at the same call."""
 
     def __init__(
         self,
@@ -71,15 +66,15 @@ class ToolRunner:
         *,
         exec_id: str,
         output_id: str,
-        effects: Effects,
-        fetch_output: FetchOutput,
+        journal: EditJournal,
+        outputs: KeptOutputs,
         knowledge: Knowledge,
     ) -> None:
         self._sandbox = sandbox
         self._exec_id = exec_id
         self._output_id = output_id
-        self._effects = effects
-        self._fetch_output = fetch_output
+        self._journal = journal
+        self._outputs = outputs
         self._knowledge = knowledge
 
     async def run(self, call: ParsedCall) -> ToolResult:
@@ -195,7 +190,7 @@ class ToolRunner:
             return ToolResult(f"Error: {given.path} is too large to edit; nothing was changed. Use shell.", ok=False)
         old, new = given.old.encode(), given.new.encode()
         count = content.count(old)
-        written, _, edits = (self._effects.earlier or "").partition(" ")
+        written, _, edits = (self._journal.earlier or "").partition(" ")
         if written == digest_of(content):
             # An attempt that died before its result was stored has written this already.
             return _edited(given.path, int(edits))
@@ -214,7 +209,7 @@ class ToolRunner:
                 ok=False,
             )
         changed = content.replace(old, new)
-        await self._effects.note(f"{digest_of(changed)} {count}")
+        await self._journal.store(f"{digest_of(changed)} {count}")
         await self._sandbox.write_file(path, changed)
         return _edited(given.path, count)
 
@@ -239,7 +234,7 @@ class ToolRunner:
         return ToolResult(shown.text, data, output=encoded if shown.truncated else None)
 
     async def _read_output(self, given: arguments.ReadOutput) -> ToolResult:
-        kept = await self._fetch_output(given.output_id)
+        kept = await self._outputs.read(given.output_id)
         if kept is None:
             try:
                 kept = (await self._sandbox.poll(given.output_id)).output

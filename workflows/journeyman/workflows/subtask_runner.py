@@ -12,7 +12,7 @@ with workflow.unsafe.imports_passed_through():
     from journeyman.platform.kit.names import (
         SIGNAL_CANCEL,
         SIGNAL_DECIDED,
-        SIGNAL_STANDING,
+        SIGNAL_PAUSE_STATE,
         WORKFLOW_TASK_TIMEOUT,
         Queue,
         subtask_workflow_id,
@@ -20,45 +20,45 @@ with workflow.unsafe.imports_passed_through():
     from journeyman.platform.tasks.contract import SubtaskProgress, TaskProgress
 
 from journeyman.workflows import timing
-from journeyman.workflows.agent_loop import Control
 from journeyman.workflows.continuation import is_due
+from journeyman.workflows.control import WorkflowControl
 from journeyman.workflows.subtask_workflow import SubtaskWorkflow
 from journeyman.workflows.types import PlanGraph, RunSubtask, SubtaskResult, TaskRef
 
 
 @dataclass
-class Crew:
-    """Starts subtasks as they become ready, at most ``timing.PARALLEL_SUBTASKS`` at once, and passes signals on to them."""
+class SubtaskRunner:
+    """Starts subtasks as they become ready, at most ``timing.PARALLEL_SUBTASKS`` at once, and forwards signals to them."""
 
     task: TaskRef
-    control: Control
+    control: WorkflowControl
     _started: set[str] = field(default_factory=set)
     _running: dict[str, asyncio.Task[SubtaskResult]] = field(default_factory=dict)
     _stopping: bool = False
 
-    async def tell(self, signal: str, *arguments: str | int | None) -> None:
-        """Signal all subtasks that run. One that has just ended hears nothing, and needs to hear nothing."""
+    async def signal_all(self, signal: str, *arguments: str | int | None) -> None:
+        """Signal all subtasks that run. A subtask that has just ended is skipped."""
         for child in sorted(self._started):
-            await _tell(child, signal, *arguments)
+            await _signal(child, signal, *arguments)
 
-    async def tell_standing(self) -> None:
-        """Tell all subtasks whether the task is paused now.
+    async def signal_pause_state(self) -> None:
+        """Signal to all subtasks whether the task is paused now.
 
-        Signals from one workflow to another may overtake each other: what they tell is a numbered state, not a change, and a
-        subtask believes the highest number.
+        Signals from one workflow to another may overtake each other: each carries a numbered state, not a change, and a
+        subtask takes the highest number.
         """
-        await self.tell(SIGNAL_STANDING, self.control.changes, self.control.paused_for)
+        await self.signal_all(SIGNAL_PAUSE_STATE, self.control.pause_version, self.control.paused_for)
 
-    async def work(self, graph: PlanGraph, progress: TaskProgress) -> list[str]:
-        """Carry the plan out as far as it goes, noting what is done in ``progress``; returns what was given up, and why.
+    async def run_plan(self, graph: PlanGraph, progress: TaskProgress) -> list[str]:
+        """Run the plan's subtasks, and note completed ones in ``progress``; returns a problem for each that was given up.
 
-        After one subtask was given up no other is started, but those that run come to their end: their work is kept.
-        Nothing is started either once the history is full: with nothing given up and the plan not done, go on in a new run.
+        After a subtask was given up no other is started; those that run come to their end, and their work is kept. None is
+        started either once the history is full: without problems and with the plan not done, go on in a new run.
         """
         problems: list[str] = []
         try:
             while True:
-                await self.control.gate()
+                await self.control.wait_until_resumed()
                 if not problems and not is_due():
                     self._start_ready(graph, progress)
                 if not self._running:
@@ -80,7 +80,7 @@ class Crew:
                 revision=progress.revision,
                 subtask_id=subtask_id,
                 progress=resumed.model_copy(
-                    update={"paused_for": self.control.paused_for, "standing": self.control.changes}
+                    update={"paused_for": self.control.paused_for, "pause_version": self.control.pause_version}
                 ),
             )
             self._running[subtask_id] = asyncio.create_task(self._run(subtask))
@@ -94,7 +94,7 @@ class Crew:
         return [f"Subtask {result.subtask_id} was given up. {result.problem}"]
 
     async def _run(self, subtask: RunSubtask) -> SubtaskResult:
-        known = set(self.control.heard)
+        known = set(self.control.decided)
         child_id = subtask_workflow_id(self.task.task_id, subtask.subtask_id, subtask.revision, self.task.epoch)
         child = await workflow.start_child_workflow(
             SubtaskWorkflow.run,
@@ -102,38 +102,37 @@ class Crew:
             id=child_id,
             task_queue=Queue.ORCHESTRATION,
             task_timeout=WORKFLOW_TASK_TIMEOUT,
-            memo=workflow.memo(),
-            # One that runs was started by a run of this task that was reset: it is of no use any more.
+            # A child that runs under this id was started by a run that was reset since: its work is not used.
             id_reuse_policy=WorkflowIDReusePolicy.TERMINATE_IF_RUNNING,
         )
         self._started.add(child_id)
         try:
-            if self.control.changes != subtask.progress.standing:
-                # What came while the child was being started could not reach it.
-                await _tell(child_id, SIGNAL_STANDING, self.control.changes, self.control.paused_for)
-            for approval_id in sorted(self.control.heard - known):
-                await _tell(child_id, SIGNAL_DECIDED, approval_id)
+            if self.control.pause_version != subtask.progress.pause_version:
+                # Signals that came while the child was being started could not reach it.
+                await _signal(child_id, SIGNAL_PAUSE_STATE, self.control.pause_version, self.control.paused_for)
+            for approval_id in sorted(self.control.decided - known):
+                await _signal(child_id, SIGNAL_DECIDED, approval_id)
             if self._stopping:
-                await _tell(child_id, SIGNAL_CANCEL)
+                await _signal(child_id, SIGNAL_CANCEL)
             return await child
         finally:
             self._started.discard(child_id)
 
     async def _stop(self) -> None:
-        """Have what still runs end, and wait for that.
+        """Cancel the subtasks that run, and wait for their end.
 
-        By a signal to the workflow's id: cancelling a child is aimed at the run that was started, and has no effect on one
-        that has gone on in a new run since (seen on server 1.32).
+        By a signal to the workflow's id: a cancellation is addressed to the run that was started, and has no effect on a child
+        that continued as a new run since (seen on server 1.32).
         """
         if self._running:
             self._stopping = True
-            await self.tell(SIGNAL_CANCEL)
+            await self.signal_all(SIGNAL_CANCEL)
             await workflow.wait(list(self._running.values()))
             self._running.clear()
 
 
-async def _tell(child_id: str, signal: str, *arguments: str | int | None) -> None:
+async def _signal(child_id: str, signal: str, *arguments: str | int | None) -> None:
     try:
         await workflow.get_external_workflow_handle(child_id).signal(signal, args=arguments)
     except FailureError:
-        workflow.logger.info("subtask workflow %s ended before it heard of %s", child_id, signal)
+        workflow.logger.info("subtask workflow %s ended before the signal %s reached it", child_id, signal)

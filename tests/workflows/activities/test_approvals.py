@@ -12,7 +12,7 @@ from journeyman.platform.plans import repository as plans
 from journeyman.platform.plans.models import Subtask
 from journeyman.platform.tasks.models import Task
 from journeyman.workflows.activities.approvals import ApprovalActivities, unapproved
-from journeyman.workflows.types import PlanToApprove, PlanVerdict, TaskRef, Waiting
+from journeyman.workflows.types import PlanVerdict, RequestPlanApproval, TaskApprovals, TaskRef
 from support.rows import make_project, make_task
 
 SUBTASK = {"id": "s1", "title": "One", "instructions": "Do it.", "depends_on": [], "acceptance": []}
@@ -58,10 +58,10 @@ class Story:
 
     async def ask(self, revision: int = 1) -> str:
         task = TaskRef(task_id=self.task_id, project_id=self.project_id, epoch=self.epoch)
-        wanted = PlanToApprove(task=task, revision=revision)
+        wanted = RequestPlanApproval(task=task, revision=revision)
         environment = ActivityEnvironment()
-        first: str = await environment.run(self._activities.ask_for_plan, wanted)
-        assert await environment.run(self._activities.ask_for_plan, wanted) == first
+        first: str = await environment.run(self._activities.request_plan_approval, wanted)
+        assert await environment.run(self._activities.request_plan_approval, wanted) == first
         return first
 
     async def decide(self, approval_id: str, decision: Any, **more: Any) -> PlanVerdict:
@@ -69,7 +69,7 @@ class Story:
             body = Decide(decision=decision, **more)
             await service.decide(session, self.project_id, approval_id, body, by="key_1")
         task = TaskRef(task_id=self.task_id, project_id=self.project_id, epoch=self.epoch)
-        waiting = Waiting(task=task, approvals=[approval_id])
+        waiting = TaskApprovals(task=task, approvals=[approval_id])
         verdict: PlanVerdict = await ActivityEnvironment().run(self._activities.plan_verdict, waiting)
         return verdict
 

@@ -1,9 +1,9 @@
-"""Calling the model for one step of a thread."""
+"""The model call of a step: prompt, request, stored answer."""
 
 import asyncio
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import replace
 from typing import Any, Final
 
 from temporalio import activity
@@ -23,30 +23,22 @@ from journeyman.platform.lifecycle import transitions as lifecycle
 from journeyman.platform.steering import repository as steering
 from journeyman.platform.tasks.models import Task
 from journeyman.platform.threads import repository as threads
-from journeyman.platform.threads import steps
 from journeyman.platform.threads.models import Thread
-from journeyman.platform.threads.steps import StepStart
+from journeyman.workflows.activities.loaded_step import LoadedStep, answer_key
 from journeyman.workflows.activities.segments import ContextWindow, Prompt, begin_segment, needs_summary
 from journeyman.workflows.activities.steering import deliver_messages
-from journeyman.workflows.heartbeat import beating
-from journeyman.workflows.types import Step, Turn
+from journeyman.workflows.types import Step
 
 PAUSE_AFTER_ATTEMPTS: Final = 4
-"""Failed attempts in a row after which the task shows as paused for want of a model. It resumes by itself."""
+"""Attempts of a step after which a failed model call shows the task as paused. It resumes by itself."""
 
 ATTEMPTS_PER_EXECUTION: Final = 100_000
-"""Spreads the attempts of several executions of a step apart, so that each request to the gateway has its own number."""
+"""Distance between the attempt numbers of two tries of a step, so that each request to the gateway has its own number."""
 
 
-@dataclass(frozen=True, slots=True)
-class Fresh:
-    """An answer that has just been stored, and what its step began with: nothing else is stored of the step yet."""
+class ModelCaller:
+    """Calls models through the inference gateway. ``idle_timeout_s``: silence in a stream after which a call has failed."""
 
-    start: StepStart
-    message: dict[str, Any]
-
-
-class ModelActivities:
     def __init__(
         self, database: Database, engine: ModelEngine, *, idle_timeout_s: float, window: ContextWindow
     ) -> None:
@@ -55,23 +47,19 @@ class ModelActivities:
         self._idle_timeout_s = idle_timeout_s
         self._window = window
 
-    @activity.defn
-    @beating
-    async def call_model(self, step: Step) -> Turn:
-        """See :meth:`answer`."""
-        turn, _ = await self.answer(step)
-        return turn
+    async def ask(self, loaded: LoadedStep) -> LoadedStep:
+        """Ask the role's model for the step's answer and store it under its step key; returns the step with the answer.
 
-    async def answer(self, step: Step) -> tuple[Turn, Fresh | None]:
-        """Ask the role's model for its next message and store it under the step key; a stored one is not asked for again."""
-        key = f"{step.key}:answer"
+        Delivers waiting messages from people first, and has the conversation summed up when it outgrows the model's context.
+        Raises ``BudgetExhausted`` at a limit, ``Conflict`` (``context_exhausted``) when summaries do not help, and errors of
+        :mod:`journeyman.platform.inference.errors`. Failures are events.
+        """
+        step, start = loaded.step, loaded.start
+        task, thread = loaded.task, loaded.thread
+        key = answer_key(step)
         attempt = step.tries * ATTEMPTS_PER_EXECUTION + activity.info().attempt
         started = time.perf_counter()
         async with self._database.statements() as session:
-            start = await steps.begin(session, step.thread.task.task_id, step.thread.thread_id, answer=key)
-            if start.answered:
-                return Turn(), None
-            task, thread = start.task, start.thread
             if start.limited:
                 await budgets.check(session, task)
             if task.message_count > thread.inbox_seq:
@@ -85,14 +73,14 @@ class ModelActivities:
             metrics.PROMPT_ASSEMBLY.observe(time.perf_counter() - started)
             if summarize:
                 prompt = await self._compact(task, step, attempt, thread, prompt)
-            answer = await self._ask(self._request(task, step, key, attempt, prompt.array()))
+            answer = await self._complete(self._request(task, step, key, attempt, prompt.array()))
         except JourneymanError as error:
             await self._failed(step, attempt, error)
             raise
-        return await self._store(start, step, key, answer)
+        return await self._store(loaded, key, answer)
 
     async def _deliver(self, thread_id: str) -> Thread:
-        """Put waiting messages from people into the thread; returns it as it is then."""
+        """Append waiting messages from people to the thread; returns the updated thread."""
         async with self._database.transaction() as session:
             thread = await threads.get_thread(session, thread_id)
             await deliver_messages(session, thread)
@@ -114,11 +102,11 @@ class ModelActivities:
             idle_timeout_s=self._idle_timeout_s,
         )
 
-    async def _ask(self, request: ModelRequest) -> ModelAnswer:
+    async def _complete(self, request: ModelRequest) -> ModelAnswer:
         try:
             return await self._engine.complete(request)
         except asyncio.CancelledError:
-            # Of all reasons to be cut off, this one alone means that no other attempt comes for the answer.
+            # Only a requested cancellation means that no other attempt will use the answer.
             details = activity.cancellation_details()
             if details is not None and details.cancel_requested:
                 await self._engine.cancel(request.identity)
@@ -127,13 +115,15 @@ class ModelActivities:
     async def _compact(self, task: Task, step: Step, attempt: int, thread: Thread, prompt: Prompt) -> Prompt:
         """Have the conversation summed up over the same prefix; returns the prompt of the new segment."""
         request = self._request(task, step, f"{step.key}:summary", attempt, prompt.array(summary_request()))
-        answer = await self._ask(request)
+        answer = await self._complete(request)
         async with self._database.transaction() as session:
             await begin_segment(session, step, prompt.messages(), answer.text, thread.context_tokens)
         async with self._database.transaction() as session:
             return await Prompt.load(session, await threads.get_thread(session, thread.id))
 
-    async def _store(self, start: StepStart, step: Step, key: str, answer: ModelAnswer) -> tuple[Turn, Fresh | None]:
+    async def _store(self, loaded: LoadedStep, key: str, answer: ModelAnswer) -> LoadedStep:
+        """Store the answer with its events. If another attempt stored one meanwhile, that one counts."""
+        step, start = loaded.step, loaded.start
         calls = [{"id": call.id, "name": call.name, "arguments": call.arguments} for call in answer.tool_calls]
         message = assistant_message(answer.text, calls, answer.reasoning)
         usage = answer.usage
@@ -150,8 +140,8 @@ class ModelActivities:
                 new_segment=SegmentState().model_dump(mode="json"),
             )
             if not new:
-                return Turn(), None
-            events = [_completed(step, key, answer), *_told(step, answer, message, seq)]
+                return replace(loaded, stored=await threads.messages_of_step(session, thread_id, step.key))
+            events = [_completed(step, key, answer), *_content_events(step, answer, message, seq)]
             await append_all(session, task_id, events, locked=True)
             if activity.info().attempt > 1:
                 await lifecycle.resume(session, task_id, only_reason="model_unavailable")
@@ -160,10 +150,10 @@ class ModelActivities:
             if start.limited:
                 await budgets.warn(session, start.task)
         uncached = 0 if usage is None else max(0, usage.prompt_tokens - usage.cached_tokens) + usage.completion_tokens
-        return Turn(new_tokens=uncached), Fresh(start, message)
+        return loaded.with_answer(message, uncached)
 
     async def _failed(self, step: Step, attempt: int, error: JourneymanError) -> None:
-        """Note the failure; after some in a row, show the task as waiting for the model."""
+        """Write the failure to the log; after :data:`PAUSE_AFTER_ATTEMPTS`, show the task as paused for the model."""
         event = _event(
             step,
             EventType.MODEL_FAILED,
@@ -210,8 +200,8 @@ def _completed(step: Step, key: str, answer: ModelAnswer) -> NewEvent:
     )
 
 
-def _told(step: Step, answer: ModelAnswer, message: dict[str, Any], seq: int) -> Iterator[NewEvent]:
-    """The events of what the agent said and wants to do."""
+def _content_events(step: Step, answer: ModelAnswer, message: dict[str, Any], seq: int) -> Iterator[NewEvent]:
+    """The events of the answer's reasoning, text and tool calls."""
     if answer.reasoning:
         yield _event(step, EventType.AGENT_REASONING, text=answer.reasoning)
     if answer.text:
