@@ -14,7 +14,7 @@ class Bare:
     def spec(self, sandbox_id: str) -> SandboxSpec:
         return SandboxSpec(sandbox_id, limits=SMALL, lease_s=300)
 
-    async def furnish(self, sandbox: Sandbox) -> bool:
+    async def provision(self, sandbox: Sandbox) -> bool:
         return False
 
 

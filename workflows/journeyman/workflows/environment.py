@@ -47,7 +47,7 @@ class TaskProvisioner:
     def spec(self, sandbox_id: str) -> SandboxSpec:
         return sandbox_spec(sandbox_id, self._environment)
 
-    async def furnish(self, sandbox: Sandbox) -> bool:
+    async def provision(self, sandbox: Sandbox) -> bool:
         """Run the setup commands; returns whether there were any. Their results were judged at preparation."""
         for index, command in enumerate(self.setup):
             await sandbox.run(ExecRequest(f"setup_{index}", command, timeout_s=SETUP_TIMEOUT_S))
@@ -63,7 +63,7 @@ class BareProvisioner:
     def spec(self, sandbox_id: str) -> SandboxSpec:
         return sandbox_spec(sandbox_id, self._environment)
 
-    async def furnish(self, sandbox: Sandbox) -> bool:
+    async def provision(self, sandbox: Sandbox) -> bool:
         del sandbox
         return False
 

@@ -1,4 +1,4 @@
-"""Who holds which sandbox: leases in the database over machines that may vanish at any time."""
+"""Leases on sandboxes, in the database; the machines that hold the sandboxes may vanish at any time."""
 
 from dataclasses import dataclass
 from typing import Protocol
@@ -23,7 +23,7 @@ from journeyman.platform.sandboxes.port import Sandbox, SandboxDriver, SandboxSp
 
 @dataclass(frozen=True)
 class Claim:
-    """What a sandbox is wanted for. One sandbox lives for each ``(task_id, purpose)`` at a time."""
+    """The purpose of a sandbox. At most one is leased for each ``(task_id, purpose)``."""
 
     project_id: str
     task_id: str
@@ -33,23 +33,23 @@ class Claim:
 
 
 @dataclass(frozen=True)
-class Held:
-    """A sandbox that answers. ``fresh``: it was made just now; ``lost_id``: the one it replaces, whose processes are gone."""
+class LeasedSandbox:
+    """A sandbox that answers. ``fresh``: it is new. ``lost_id``: the sandbox that it replaces, whose processes are gone."""
 
     sandbox: Sandbox
     fresh: bool
     lost_id: str | None = None
 
 
-class Furnishing(Protocol):
-    """How the sandboxes of a claim are made."""
+class Provisioner(Protocol):
+    """Makes the sandboxes of a claim ready."""
 
     def spec(self, sandbox_id: str) -> SandboxSpec:
-        """What to lease under this id."""
+        """The spec of the sandbox to lease under this id."""
         ...
 
-    async def furnish(self, sandbox: Sandbox) -> bool:
-        """Make a new sandbox ready, with its snapshot in it; returns whether that may have changed the workspace."""
+    async def provision(self, sandbox: Sandbox) -> bool:
+        """Prepare a new sandbox that holds its snapshot; returns whether that may have changed the workspace."""
         ...
 
 
@@ -62,8 +62,8 @@ class Leases:
         self._snapshots = snapshots
 
     async def acquire(
-        self, claim: Claim, snapshot: str | None, furnishing: Furnishing, *, lease_id: str | None = None
-    ) -> Held:
+        self, claim: Claim, snapshot: str | None, provisioner: Provisioner, *, lease_id: str | None = None
+    ) -> LeasedSandbox:
         """The claim's sandbox; a new one with ``snapshot`` restored into it when there is none or it was lost.
 
         ``lease_id``: what :func:`leased` has just said, to save asking again. Every new lease is an event:
@@ -75,7 +75,7 @@ class Leases:
                 lease_id = await leased(session, claim)
         if lease_id is not None:
             try:
-                return Held(await self._driver.connect(lease_id), fresh=False)
+                return LeasedSandbox(await self._driver.connect(lease_id), fresh=False)
             except SandboxLost:
                 async with self._database.transaction() as session:
                     lease = await repository.get(session, lease_id)
@@ -83,22 +83,22 @@ class Leases:
                     await self.check_node(lease_id, lease.node)
                 await self._driver.release(lease_id)
         with observed_lease("local"):
-            sandbox = await self._driver.lease(furnishing.spec(new_id("sandbox")))
+            sandbox = await self._driver.lease(provisioner.spec(new_id("sandbox")))
         try:
             if snapshot is not None:
                 await self._snapshots.restore(sandbox, claim.project_id, snapshot)
-                if await furnishing.furnish(sandbox):
+                if await provisioner.provision(sandbox):
                     await self._snapshots.restore(sandbox, claim.project_id, snapshot)
             async with self._database.transaction() as session:
                 lost_id = await self._record(session, claim, sandbox.id, snapshot, lease_id)
         except IntegrityError:
             # Another worker was faster: its sandbox is the one.
             await self._driver.release(sandbox.id)
-            return await self.acquire(claim, snapshot, furnishing)
+            return await self.acquire(claim, snapshot, provisioner)
         except BaseException:
             await self._driver.release(sandbox.id)
             raise
-        return Held(sandbox, fresh=True, lost_id=lost_id)
+        return LeasedSandbox(sandbox, fresh=True, lost_id=lost_id)
 
     async def check_node(self, sandbox_id: str, node: str | None) -> None:
         """Raise :class:`SandboxElsewhere` if the sandbox's ``node`` is another one than this, and alive."""

@@ -136,6 +136,21 @@ async def visible_bodies(session: AsyncSession, thread: Thread) -> list[tuple[st
     return [(step_key, body) for step_key, body in rows]
 
 
+async def note_snapshot(session: AsyncSession, thread_id: str, digest: str) -> None:
+    """Make a snapshot the newest of the thread's workspace."""
+    await session.execute(sa.update(Thread).where(Thread.id == thread_id).values(snapshot=digest))
+
+
+async def ids_in_force(session: AsyncSession, task_id: str, role: str) -> list[str]:
+    """The task's threads of the role that no rewind has superseded, in the order of their ids."""
+    rows = await session.scalars(
+        sa.select(Thread.id)
+        .where(Thread.task_id == task_id, Thread.role == role, Thread.superseded_at.is_(None))
+        .order_by(Thread.id)
+    )
+    return list(rows)
+
+
 async def is_stored(session: AsyncSession, step_key: str) -> bool:
     """Whether there is a message under the step key, in whatever segment."""
     return await session.scalar(sa.select(Message.seq).where(Message.step_key == step_key)) is not None

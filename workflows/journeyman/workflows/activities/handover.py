@@ -4,7 +4,6 @@ import mimetypes
 from collections.abc import Sequence
 from typing import Any, Final
 
-import sqlalchemy as sa
 from temporalio import activity
 
 from journeyman.agents.arguments import SubmitReview
@@ -22,7 +21,6 @@ from journeyman.platform.plans import repository as plans
 from journeyman.platform.plans.models import Plan, Subtask
 from journeyman.platform.tasks.models import Task
 from journeyman.platform.threads import repository as threads
-from journeyman.platform.threads.models import Thread
 from journeyman.workflows.activities.conversation import submission
 from journeyman.workflows.heartbeat import beating
 from journeyman.workflows.types import TaskRef
@@ -94,12 +92,7 @@ class HandoverActivities:
             lessons: list[tuple[Kind, str]] = [
                 ("command", f"`{command}` passes in this project.") for command in passed
             ]
-            reviews = await session.scalars(
-                sa.select(Thread.id)
-                .where(Thread.task_id == task.id, Thread.role == Role.REVIEWER, Thread.superseded_at.is_(None))
-                .order_by(Thread.id)
-            )
-            for thread_id in reviews:
+            for thread_id in await threads.ids_in_force(session, task.id, Role.REVIEWER):
                 lessons.extend(_mistakes(await threads.bodies(session, thread_id)))
         for number, (kind, text) in enumerate(lessons[:MAX_LESSONS]):
             await self._learn(task, number, kind, text)

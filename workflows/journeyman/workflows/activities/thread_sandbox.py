@@ -2,7 +2,6 @@
 
 from dataclasses import dataclass
 
-import sqlalchemy as sa
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from journeyman.platform.checkpoints import repository as checkpoints
@@ -10,6 +9,7 @@ from journeyman.platform.checkpoints.snapshots import Snapshot, SnapshotStore
 from journeyman.platform.leases.service import Claim, Leases, leased
 from journeyman.platform.sandboxes.port import Sandbox
 from journeyman.platform.tasks.models import Task
+from journeyman.platform.threads import repository as threads
 from journeyman.platform.threads.models import Thread
 from journeyman.workflows.environment import TaskProvisioner
 from journeyman.workflows.types import ThreadRef
@@ -63,7 +63,7 @@ class ThreadSandboxes:
     async def store_snapshot(session: AsyncSession, ref: ThreadRef, snapshot: Snapshot) -> None:
         """Make a captured snapshot the thread's newest."""
         await checkpoints.note_snapshot(session, ref.task.project_id, snapshot.digest, snapshot.files, snapshot.bytes)
-        await session.execute(sa.update(Thread).where(Thread.id == ref.thread_id).values(snapshot=snapshot.digest))
+        await threads.note_snapshot(session, ref.thread_id, snapshot.digest)
 
     async def release(self, thread: Thread) -> None:
         """End the thread's sandbox, if it has one."""
