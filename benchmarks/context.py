@@ -19,7 +19,7 @@ from temporalio.client import Client
 
 from benchmarks.platform_run import Run, call, threads
 from benchmarks.results import Row, report
-from journeyman.platform.embedded.stack import EmbeddedStack
+from journeyman.apps.embedded.stack import EmbeddedStack
 from journeyman.platform.kit.settings import Settings
 from journeyman.platform.kit.temporal import connect
 

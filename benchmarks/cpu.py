@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 
 import psutil
 
-from journeyman.platform.embedded.stack import EmbeddedStack
+from journeyman.apps.embedded.stack import EmbeddedStack
 
 EVERY_S = 0.25
 

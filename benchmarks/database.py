@@ -6,8 +6,8 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
-from journeyman.platform.embedded.postgres import create_database
-from journeyman.platform.embedded.stack import EmbeddedStack
+from journeyman.apps.embedded.postgres import create_database
+from journeyman.apps.embedded.stack import EmbeddedStack
 from journeyman.platform.kit.migrate import upgrade
 from journeyman.platform.kit.settings import Settings
 

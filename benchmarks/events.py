@@ -13,8 +13,8 @@ from pathlib import Path
 import httpx
 
 from benchmarks.results import Row, percentile, report
-from journeyman.platform.embedded.roles import environment_of
-from journeyman.platform.embedded.stack import EmbeddedStack
+from journeyman.apps.embedded.roles import environment_of
+from journeyman.apps.embedded.stack import EmbeddedStack
 from journeyman.platform.events.log import append
 from journeyman.platform.events.types import EventType
 from journeyman.platform.kit.database import Database, create_engine
@@ -63,7 +63,7 @@ async def serving() -> AsyncIterator[Api]:
             )
             database = Database(create_engine(settings.database_url))
             process = await asyncio.create_subprocess_exec(
-                sys.executable, "-c", "from journeyman.platform.cli.main import main; main()", "api",
+                sys.executable, "-c", "from journeyman.apps.cli.main import main; main()", "api",
                 env=environment_of(settings),
             )  # fmt: skip
             try:

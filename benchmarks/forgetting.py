@@ -29,7 +29,7 @@ from journeyman.agents import compaction, context
 from journeyman.agents.arguments import Finding
 from journeyman.agents.context import TaskBrief
 from journeyman.agents.plans import Subtask
-from journeyman.platform.embedded.stack import EmbeddedStack
+from journeyman.apps.embedded.stack import EmbeddedStack
 from journeyman.platform.inference.client import OpenAIModelEngine
 from journeyman.platform.inference.port import CallIdentity, ModelRequest
 from journeyman.platform.kit.database import Database, create_engine

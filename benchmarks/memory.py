@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from benchmarks.results import Row, percentile, report
-from journeyman.platform.embedded.stack import EmbeddedStack
+from journeyman.apps.embedded.stack import EmbeddedStack
 from journeyman.platform.kit.settings import Settings
 from journeyman.platform.memory.embedder import OpenAIEmbedder
 from journeyman.platform.memory.indexing import REPEATED

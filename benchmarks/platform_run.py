@@ -12,7 +12,7 @@ from typing import Any
 
 import httpx
 
-from journeyman.platform.embedded.stack import EmbeddedStack
+from journeyman.apps.embedded.stack import EmbeddedStack
 from journeyman.platform.kit.settings import Settings
 
 TERMINAL = {"succeeded", "failed", "errored", "cancelled"}

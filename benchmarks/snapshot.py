@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import TypeVar
 
 from benchmarks.results import Row, percentile, report
+from journeyman.apps.embedded.stack import EmbeddedStack
 from journeyman.platform.checkpoints.merge import merge
 from journeyman.platform.checkpoints.snapshots import SnapshotStore
-from journeyman.platform.embedded.stack import EmbeddedStack
 from journeyman.platform.kit.ids import new_id
 from journeyman.platform.kit.s3 import S3ObjectStore
 from journeyman.platform.kit.settings import Settings

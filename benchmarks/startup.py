@@ -17,7 +17,7 @@ TARGET_S = 8.0
 def journeyman(*arguments: str, data_dir: Path) -> float:
     """Run a command of the CLI to its end; returns the seconds it took."""
     environment = {name: value for name, value in os.environ.items() if not name.startswith("JOURNEYMAN_")}
-    command = [sys.executable, "-m", "journeyman.platform.cli.main", *arguments, "--data-dir", str(data_dir)]
+    command = [sys.executable, "-m", "journeyman.apps.cli.main", *arguments, "--data-dir", str(data_dir)]
     started = time.monotonic()
     done = subprocess.run(command, check=False, capture_output=True, text=True, env=environment)
     if done.returncode != 0:

@@ -16,7 +16,7 @@ from temporalio.client import Client
 
 from benchmarks.platform_run import Run, call, platform, threads
 from benchmarks.results import Row, percentile, report
-from journeyman.platform.embedded.specs import Part, Status
+from journeyman.apps.embedded.specs import Part, Status
 from journeyman.platform.kit.names import subtask_workflow_id
 
 SAMPLES = 10

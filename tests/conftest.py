@@ -17,8 +17,8 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from journeyman.platform.embedded.postgres import create_database
-from journeyman.platform.embedded.stack import EVERYTHING, EmbeddedStack
+from journeyman.apps.embedded.postgres import create_database
+from journeyman.apps.embedded.stack import EVERYTHING, EmbeddedStack
 from journeyman.platform.kit.database import Database, create_engine
 from journeyman.platform.kit.migrate import upgrade
 from journeyman.platform.kit.s3 import S3ObjectStore

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[1]
-ROOTS = ("platform", "agents", "workflows")
+ROOTS = ("apps", "workflows", "platform", "agents")
 
 ONE_FILE = {"platform/journeyman/platform/sandboxes/agent.py"}
 """Started inside sandboxes as a single file, with nothing but the standard library: it cannot be split."""
@@ -145,14 +145,14 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
         return archive.namelist()
 
 
-def test_the_wheel_holds_the_three_portions_and_nothing_at_their_root(wheel: list[str]) -> None:
+def test_the_wheel_holds_the_portions_and_nothing_at_their_root(wheel: list[str]) -> None:
     tops = {name.split("/")[0] for name in wheel}
     assert {top for top in tops if not top.endswith(".dist-info")} == {"journeyman"}
     assert {name.split("/")[1] for name in wheel if name.startswith("journeyman/")} == set(ROOTS)
     assert "journeyman/__init__.py" not in wheel
     for name in (
         "journeyman/platform/py.typed",
-        "journeyman/platform/cli/main.py",
+        "journeyman/apps/cli/main.py",
         "journeyman/platform/_migrations/env.py",
         "journeyman/platform/_migrations/versions/0001_first_tables.py",
         "journeyman/platform/demos/fix-failing-test/task.json",

@@ -15,9 +15,9 @@ import httpx
 import sqlalchemy as sa
 
 from benchmarks.endurance.projection import LedgerRow
-from journeyman.platform.embedded.datadir import DataDirectory
-from journeyman.platform.embedded.processes import ProcessIdentity, identify
-from journeyman.platform.embedded.services import PORTS, Services
+from journeyman.apps.embedded.datadir import DataDirectory
+from journeyman.apps.embedded.processes import ProcessIdentity, identify
+from journeyman.apps.embedded.services import PORTS, Services
 from journeyman.platform.kit.database import Database, create_engine
 from journeyman.platform.kit.settings import Settings
 from journeyman.platform.ledger.models import LedgerEntry
@@ -74,7 +74,7 @@ class Machine:
             sys.executable,
             "-P",
             "-m",
-            "journeyman.platform.cli.main",
+            "journeyman.apps.cli.main",
             arguments[0],
             "--data-dir",
             str(self.data),

@@ -2,7 +2,7 @@ from pathlib import Path
 
 import pytest
 
-from journeyman.platform.embedded.stack import EmbeddedStack
+from journeyman.apps.embedded.stack import EmbeddedStack
 from support.command_line import CommandLine
 from support.platform import Platform
 

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from journeyman.platform.embedded.stack import EmbeddedStack
+from journeyman.apps.embedded.stack import EmbeddedStack
 from journeyman.platform.kit.names import SUBTASK_WORKFLOW
 from journeyman.platform.kit.temporal import connect
 from support.inbox import Inbox

@@ -5,7 +5,7 @@ import asyncio
 import pytest
 from temporalio.client import WorkflowExecutionStatus
 
-from journeyman.platform.embedded.stack import EmbeddedStack
+from journeyman.apps.embedded.stack import EmbeddedStack
 from journeyman.platform.kit.temporal import connect
 from support.platform import TERMINAL, Platform
 from support.scripts import approve, coder, plan, planner, reviewer, shell, work

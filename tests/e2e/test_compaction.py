@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from journeyman.platform.embedded.stack import EmbeddedStack
+from journeyman.apps.embedded.stack import EmbeddedStack
 from support.platform import Platform
 from support.requests import Recorded, conversations
 from support.scripts import approve, call, coder, plan, planner, reject, reviewer, shell, work

@@ -10,7 +10,7 @@ from itertools import cycle
 import pytest
 from temporalio.client import Client
 
-from journeyman.platform.embedded.stack import EmbeddedStack
+from journeyman.apps.embedded.stack import EmbeddedStack
 from journeyman.platform.kit.names import SUBTASK_WORKFLOW, TASK_WORKFLOW
 from journeyman.platform.kit.temporal import connect
 from support.platform import TERMINAL, Outcome, Platform

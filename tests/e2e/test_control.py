@@ -4,7 +4,7 @@ import asyncio
 
 from temporalio.client import Client
 
-from journeyman.platform.embedded.stack import EmbeddedStack
+from journeyman.apps.embedded.stack import EmbeddedStack
 from journeyman.platform.kit.names import SIGNAL_RESUME, subtask_workflow_id, task_workflow_id
 from support.holding import log_held, waiting_for_log
 from support.platform import Platform

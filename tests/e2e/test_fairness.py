@@ -5,7 +5,7 @@ Activities inherit the key of their workflow when Temporal puts them in line; ``
 
 from temporalio.client import Client
 
-from journeyman.platform.embedded.stack import EmbeddedStack
+from journeyman.apps.embedded.stack import EmbeddedStack
 from journeyman.platform.kit.names import subtask_workflow_id
 from support.platform import Platform
 from support.scripts import shell, simple

@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 from temporalio.api.enums.v1 import EventType
 
-from journeyman.platform.embedded.roles import environment_of
-from journeyman.platform.embedded.stack import EVERYTHING, EmbeddedStack
+from journeyman.apps.embedded.roles import environment_of
+from journeyman.apps.embedded.stack import EVERYTHING, EmbeddedStack
 from journeyman.platform.kit.names import Queue, node_queue, subtask_workflow_id
 from journeyman.platform.kit.temporal import connect
 from journeyman.platform.sandboxes.local import LocalSandboxDriver
@@ -58,7 +58,7 @@ async def other_node(stack: EmbeddedStack, directory: Path) -> AsyncIterator[asy
         process = await asyncio.create_subprocess_exec(
             sys.executable,
             "-m",
-            "journeyman.platform.cli.main",
+            "journeyman.apps.cli.main",
             "worker",
             "--roles",
             "sandboxes",

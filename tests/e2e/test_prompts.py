@@ -2,7 +2,7 @@
 
 from itertools import pairwise
 
-from journeyman.platform.embedded.stack import EmbeddedStack
+from journeyman.apps.embedded.stack import EmbeddedStack
 from support.platform import Platform
 from support.requests import conversations, shared_prefix
 from support.scripts import approve, call, coder, plan, planner, raw_call, reject, reviewer, shell, work

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from journeyman.platform.embedded.stack import EmbeddedStack
+from journeyman.apps.embedded.stack import EmbeddedStack
 from journeyman.platform.sandboxes.registry import Record
 from support.platform import Outcome, Platform
 from support.scripts import call, shell, simple

@@ -8,10 +8,10 @@ from contextlib import asynccontextmanager
 import pytest
 from temporalio.client import Client
 
-from journeyman.platform.cli import deployments as cli
-from journeyman.platform.cli.exits import Exit
-from journeyman.platform.embedded.roles import environment_of
-from journeyman.platform.embedded.stack import EmbeddedStack
+from journeyman.apps.cli import deployments as cli
+from journeyman.apps.embedded.roles import environment_of
+from journeyman.apps.embedded.stack import EmbeddedStack
+from journeyman.apps.exits import Exit
 from journeyman.platform.kit import deployments
 from journeyman.platform.kit.temporal import connect
 from journeyman.workflows.fingerprint import fingerprint
@@ -26,7 +26,7 @@ async def other_worker(stack: EmbeddedStack, build_id: str) -> AsyncIterator[Non
     """One more worker process, of another version of the workflow code."""
     settings = stack.settings.model_copy(update={"worker_build_id": build_id, "worker_versioning": "pinned"})
     process = await asyncio.create_subprocess_exec(
-        sys.executable, "-m", "journeyman.platform.cli.main", "worker", env=environment_of(settings)
+        sys.executable, "-m", "journeyman.apps.cli.main", "worker", env=environment_of(settings)
     )
     try:
         yield

@@ -1,6 +1,6 @@
 """A limit is reached while several subtasks work at once: all of them stop, and none of them loses anything."""
 
-from journeyman.platform.embedded.stack import EmbeddedStack
+from journeyman.apps.embedded.stack import EmbeddedStack
 from support.oracle import check_verified
 from support.platform import Platform
 from support.scripts import approve, coder, plan, planner, reviewer, shell, subtask, work

@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from journeyman.platform.embedded.roles import environment_of, journeyman_command
-from journeyman.platform.embedded.stack import EmbeddedStack
+from journeyman.apps.embedded.roles import environment_of, journeyman_command
+from journeyman.apps.embedded.stack import EmbeddedStack
 from support.holding import frozen
 from support.oracle import check_verified
 from support.platform import Platform

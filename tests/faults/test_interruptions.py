@@ -3,7 +3,7 @@
 import pytest
 from faults.test_takeover import back, in_subtask, kill
 
-from journeyman.platform.embedded.stack import EmbeddedStack
+from journeyman.apps.embedded.stack import EmbeddedStack
 from support.holding import command_running, holder
 from support.oracle import check_verified
 from support.platform import Platform

@@ -2,7 +2,7 @@
 
 import pytest
 
-from journeyman.platform.embedded.stack import EmbeddedStack
+from journeyman.apps.embedded.stack import EmbeddedStack
 from support.oracle import check_verified
 from support.platform import Platform
 from support.scripts import approve, call, coder, plan, planner, reviewer, shell, work

@@ -4,7 +4,7 @@ import asyncio
 
 import sqlalchemy as sa
 
-from journeyman.platform.embedded.stack import EmbeddedStack
+from journeyman.apps.embedded.stack import EmbeddedStack
 from journeyman.platform.kit.database import Database, create_engine
 from journeyman.platform.ledger.models import LedgerEntry
 from support.platform import Platform

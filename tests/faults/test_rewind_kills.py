@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from journeyman.platform.embedded.stack import EmbeddedStack
+from journeyman.apps.embedded.stack import EmbeddedStack
 from support.platform import Platform
 from support.scripts import approve, coder, plan, planner, reviewer, shell, work
 from support.stack import kill_and_wait

@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from journeyman.platform.embedded.stack import EmbeddedStack
+from journeyman.apps.embedded.stack import EmbeddedStack
 from journeyman.platform.sandboxes.registry import Record
 from support.holding import command_running
 from support.oracle import check_verified

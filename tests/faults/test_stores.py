@@ -6,7 +6,7 @@ import signal
 
 import pytest
 
-from journeyman.platform.embedded.stack import EmbeddedStack
+from journeyman.apps.embedded.stack import EmbeddedStack
 from support.holding import frozen
 from support.oracle import check_verified
 from support.platform import Platform

@@ -10,7 +10,7 @@ import signal
 
 import pytest
 
-from journeyman.platform.embedded.stack import EmbeddedStack
+from journeyman.apps.embedded.stack import EmbeddedStack
 from journeyman.platform.kit.names import subtask_workflow_id
 from support.holding import command_running, frozen, holder, log_held, reserved, waiting_for_log
 from support.oracle import check_verified

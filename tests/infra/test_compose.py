@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 import yaml
 
-from journeyman.platform.cli.main import app
+from journeyman.apps.cli.main import app
 from journeyman.platform.kit.settings import Settings
 from journeyman.platform.sandboxes import seccomp
 
@@ -208,7 +208,7 @@ def test_databases_are_ready_only_over_the_network_and_hold_every_character() ->
 
 
 def test_temporal_has_the_settings_of_the_embedded_one() -> None:
-    from journeyman.platform.embedded.services import _TEMPORAL_CONFIGURATION
+    from journeyman.apps.embedded.services import _TEMPORAL_CONFIGURATION
 
     found = yaml.safe_load((ROOT / "infra/compose/temporal-dynamic-config.yaml").read_text())
     assert {name: str(entries[0]["value"]).lower() for name, entries in found.items()} == dict(_TEMPORAL_CONFIGURATION)

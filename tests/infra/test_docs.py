@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from journeyman.platform.cli.main import app
+from journeyman.apps.cli.main import app
 from journeyman.platform.kit import metrics
 from journeyman.platform.kit.settings import Settings
 

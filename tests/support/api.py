@@ -11,8 +11,8 @@ from typing import Any
 import httpx
 from fastapi import FastAPI
 
+from journeyman.apps.roles.api import api_server
 from journeyman.platform.api.app import create_app
-from journeyman.platform.cli.roles_api import api_server
 from journeyman.platform.http.dependencies import Resources
 from journeyman.platform.kit.database import Database
 from journeyman.platform.kit.settings import Settings

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from journeyman.platform.embedded.postgres import create_database
+from journeyman.apps.embedded.postgres import create_database
 from journeyman.platform.kit.database import Database, create_engine
 from journeyman.platform.kit.migrate import upgrade
 from journeyman.platform.kit.settings import Settings

@@ -6,7 +6,7 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
-from journeyman.platform.embedded.stack import EmbeddedStack
+from journeyman.apps.embedded.stack import EmbeddedStack
 
 
 @dataclass
@@ -29,7 +29,7 @@ class CommandLine:
 
     async def __call__(self, *arguments: str, stdin: bytes | None = None) -> Result:
         process = await asyncio.create_subprocess_exec(
-            *(sys.executable, "-m", "journeyman.platform.cli.main", *arguments),
+            *(sys.executable, "-m", "journeyman.apps.cli.main", *arguments),
             stdin=asyncio.subprocess.PIPE,
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.PIPE,

@@ -12,8 +12,8 @@ from temporalio.api.enums.v1 import PendingActivityState
 from temporalio.client import Client
 from temporalio.service import RPCError
 
-from journeyman.platform.embedded.specs import Part
-from journeyman.platform.embedded.stack import EmbeddedStack
+from journeyman.apps.embedded.specs import Part
+from journeyman.apps.embedded.stack import EmbeddedStack
 from journeyman.platform.kit.database import create_engine
 
 

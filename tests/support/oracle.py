@@ -12,7 +12,7 @@ import sqlalchemy as sa
 
 from benchmarks.endurance.machine import TERMINAL, Machine
 from benchmarks.endurance.projection import LedgerRow, Projection, project, project_ledger
-from journeyman.platform.embedded.stack import EmbeddedStack
+from journeyman.apps.embedded.stack import EmbeddedStack
 from journeyman.platform.kit.database import Database, create_engine
 from journeyman.platform.ledger.models import LedgerEntry
 from support.platform import Outcome

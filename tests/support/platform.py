@@ -11,7 +11,7 @@ from typing import Any
 
 import httpx
 
-from journeyman.platform.embedded.stack import EmbeddedStack
+from journeyman.apps.embedded.stack import EmbeddedStack
 
 TERMINAL = {"succeeded", "failed", "errored", "cancelled"}
 

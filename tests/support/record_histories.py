@@ -18,7 +18,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from temporalio.client import Client
 
-from journeyman.platform.embedded.stack import EVERYTHING
+from journeyman.apps.embedded.stack import EVERYTHING
 from journeyman.platform.kit.temporal import connect
 from support.histories import FOLDER, OF_THE_MACHINE, replayer, stored, write_code
 from support.inbox import Inbox

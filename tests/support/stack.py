@@ -6,8 +6,8 @@ import signal
 import tempfile
 from pathlib import Path
 
-from journeyman.platform.embedded.specs import Part, Status
-from journeyman.platform.embedded.stack import EmbeddedStack
+from journeyman.apps.embedded.specs import Part, Status
+from journeyman.apps.embedded.stack import EmbeddedStack
 from journeyman.platform.kit.settings import Settings
 
 RUN_EVENTS = 40

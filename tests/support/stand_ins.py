@@ -6,9 +6,9 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
-from journeyman.platform.embedded.ports import choose_port
-from journeyman.platform.embedded.probes import http_ready
-from journeyman.platform.embedded.specs import ProcessSpec
+from journeyman.apps.embedded.ports import choose_port
+from journeyman.apps.embedded.probes import http_ready
+from journeyman.apps.embedded.specs import ProcessSpec
 
 SCRIPT = Path(__file__).with_name("stand_in.py")
 

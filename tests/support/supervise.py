@@ -7,8 +7,8 @@ import asyncio
 import sys
 from pathlib import Path
 
-from journeyman.platform.embedded.stack import EmbeddedStack
-from journeyman.platform.embedded.supervisor import supervise
+from journeyman.apps.embedded.stack import EmbeddedStack
+from journeyman.apps.embedded.supervisor import supervise
 from journeyman.platform.kit.errors import JourneymanError
 from journeyman.platform.kit.settings import Settings
 from support.stand_ins import stand_in

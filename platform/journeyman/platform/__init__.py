@@ -1,1 +1,1 @@
-"""Control plane of Journeyman: API, gateway, stores, sandboxes, inference, CLI and the embedded stack."""
+"""Control plane of Journeyman: API, gateway, stores, sandboxes and inference."""

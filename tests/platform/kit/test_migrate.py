@@ -15,7 +15,7 @@ async def test_a_database_that_cannot_hold_every_character_is_refused(postgres_u
     try:
         await connection.execute(f"CREATE DATABASE {name} ENCODING 'SQL_ASCII' LOCALE 'C' TEMPLATE template0")
         environment = os.environ | {"JOURNEYMAN_DATABASE_URL": f"{postgres_url.rsplit('/', 1)[0]}/{name}"}
-        command = [sys.executable, "-m", "journeyman.platform.cli.main", "migrate"]
+        command = [sys.executable, "-m", "journeyman.apps.cli.main", "migrate"]
         done = await asyncio.to_thread(subprocess.run, command, env=environment, capture_output=True, check=False)
     finally:
         await connection.execute(f"DROP DATABASE IF EXISTS {name} WITH (FORCE)")

@@ -5,7 +5,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from journeyman.platform.embedded.services import EMBEDDING_DIMENSIONS, EMBEDDING_MODEL
+from journeyman.apps.embedded.services import EMBEDDING_DIMENSIONS, EMBEDDING_MODEL
 from journeyman.platform.kit.database import Database
 from journeyman.platform.memory.embedder import OpenAIEmbedder
 from journeyman.platform.memory.qdrant import QdrantVectorMemory

@@ -5,7 +5,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from journeyman.platform.embedded.services import EMBEDDING_DIMENSIONS, EMBEDDING_MODEL
+from journeyman.apps.embedded.services import EMBEDDING_DIMENSIONS, EMBEDDING_MODEL
 from journeyman.platform.kit.errors import Unavailable
 from journeyman.platform.memory.embedder import OpenAIEmbedder
 from journeyman.platform.memory.port import Embedder

@@ -22,7 +22,7 @@ CHOSEN = "Privileges or TestAgent or Host or bomb or memory or disk or inode or 
 def environment() -> Iterator[dict[str, str]]:
     home = Path(tempfile.mkdtemp(prefix="jm-nobody-"))
     os.chown(home, NOBODY, NOBODY)
-    roots = [str(PROJECT / name) for name in ("platform", "agents", "workflows")]
+    roots = [str(PROJECT / name) for name in ("apps", "workflows", "platform", "agents")]
     yield {
         "HOME": str(home),
         "TMPDIR": str(home),
