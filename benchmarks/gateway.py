@@ -32,7 +32,7 @@ CHUNKS = 150
 PACE_S = 0.02
 
 _GATEWAY = (
-    "from journeyman.apps.roles.inference import run_gateway;"
+    "from journeyman.apps.roles.gateway import run_gateway;"
     "from journeyman.platform.kit.settings import Settings; run_gateway(Settings())"
 )
 _USAGE = {"prompt_tokens": 100, "completion_tokens": 50, "total_tokens": 150}

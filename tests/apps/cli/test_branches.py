@@ -4,7 +4,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from journeyman.apps.cli.steps import tell
+from journeyman.apps.cli.steps.fold import fold_event
 from journeyman.apps.cli.suggestions import command
 from journeyman.apps.cli.view import TaskView
 from support.fake_rest import TASK, Server, event
@@ -121,14 +121,16 @@ def test_a_fork_prints_the_new_id(run: Run, server: Server, tmp_path: Path) -> N
 
 def test_a_watcher_sees_the_plan_as_it_is_after_a_rewind() -> None:
     view = TaskView("t")
-    tell(view, event(1, "plan.proposed", {"revision": 1, "subtasks": [{"id": "a", "title": "A"}]}))
-    tell(view, event(2, "plan.revised", {"revision": 2, "subtasks": [{"id": "b", "title": "B"}]}))
-    tell(view, event(3, "agent.tool_call", {"role": "coder", "call_id": "x:0", "tool": "shell", "arguments": "{}"}))
+    fold_event(view, event(1, "plan.proposed", {"revision": 1, "subtasks": [{"id": "a", "title": "A"}]}))
+    fold_event(view, event(2, "plan.revised", {"revision": 2, "subtasks": [{"id": "b", "title": "B"}]}))
+    fold_event(
+        view, event(3, "agent.tool_call", {"role": "coder", "call_id": "x:0", "tool": "shell", "arguments": "{}"})
+    )
     plan = {"revision": 1, "subtasks": [{"id": "a", "title": "A", "state": "completed", "rounds": 2}], "acceptance": []}
-    line = tell(view, event(4, "task.rewound", {"to_seq": 1, "plan_revision": 1, "plan": plan}))
+    line = fold_event(view, event(4, "task.rewound", {"to_seq": 1, "plan_revision": 1, "plan": plan}))
     assert line is not None
     assert "taken back to event 1" in line.text
     assert [(one.id, one.state, one.rounds) for one in view.subtasks.values()] == [("a", "completed", 2)]
     assert (view.plan_revision, view.running) == (1, {})
-    tell(view, event(5, "task.rewound", {"to_seq": 0, "plan_revision": 0, "plan": None}))
+    fold_event(view, event(5, "task.rewound", {"to_seq": 0, "plan_revision": 0, "plan": None}))
     assert (view.subtasks, view.plan_revision) == ({}, 0)

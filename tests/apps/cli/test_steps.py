@@ -6,7 +6,7 @@ from rich.console import Console
 
 from journeyman.apps.cli import render
 from journeyman.apps.cli.calls import describe_call
-from journeyman.apps.cli.steps import tell
+from journeyman.apps.cli.steps.fold import fold_event
 from journeyman.apps.cli.suggestions import command
 from journeyman.apps.cli.view import Line, TaskView
 from journeyman.platform.events.types import EventType
@@ -15,7 +15,7 @@ from support.fake_rest import course, event
 
 def fold(events: list[dict[str, object]]) -> tuple[TaskView, list[Line]]:
     view = TaskView("task_1")
-    return view, [line for entry in events if (line := tell(view, entry)) is not None]
+    return view, [line for entry in events if (line := fold_event(view, entry)) is not None]
 
 
 def test_a_task_from_its_events() -> None:
@@ -46,7 +46,7 @@ def test_every_type_can_be_told_whatever_it_holds(kind: EventType) -> None:
         {"reason": None, "findings": [None, {}], "subtasks": [3], "usage": 1, "arguments": "{", "role": 5},
     ):
         view = TaskView("task_1")
-        line = tell(view, event(1, kind.value, data))
+        line = fold_event(view, event(1, kind.value, data))
         assert line is None or line.text != kind.value
         assert view.last_seq == 1
 
@@ -190,7 +190,7 @@ def test_what_waits_is_told_with_the_commands_that_decide_it() -> None:
     shown = "\n".join(str(line) for line in render.waiting_lines(view, None))
     assert "journeyman approve apr_1" in shown
     decided = {"decision": "rejected", "decided_by": "key_1", "note": "Not now.", "edited": False}
-    said = tell(view, event(5, "approval.decided", {"approval_id": "apr_1", **decided}))
+    said = fold_event(view, event(5, "approval.decided", {"approval_id": "apr_1", **decided}))
     assert said is not None
     assert (said.text, said.role, said.status, said.detail) == (
         "approval rejected: $ git push",
@@ -199,7 +199,7 @@ def test_what_waits_is_told_with_the_commands_that_decide_it() -> None:
         ("Not now.",),
     )
     expired = {"approval_id": "apr_2", "decision": "expired", "outcome": "rejected", "decided_by": None}
-    said = tell(view, event(6, "approval.decided", expired))
+    said = fold_event(view, event(6, "approval.decided", expired))
     assert said is not None
     assert (said.text, said.role) == ("approval expired (counts as rejected): plan, revision 2", "platform")
     assert view.waiting == {}

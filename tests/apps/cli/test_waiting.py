@@ -6,7 +6,7 @@ import pytest
 
 from journeyman.apps.cli import render
 from journeyman.apps.cli.amounts import more, used
-from journeyman.apps.cli.steps import tell
+from journeyman.apps.cli.steps.fold import fold_event
 from journeyman.apps.cli.suggestions import Suggestion, command, laid_out
 from journeyman.apps.cli.view import TaskView
 from journeyman.apps.cli.waiting import for_pause
@@ -103,12 +103,12 @@ def test_of_many_approvals_some_are_shown() -> None:
     view = TaskView(TASK)
     for number in range(6):
         call = {"tool": "shell", "arguments": {"command": f"touch {number}"}}
-        tell(view, event(number + 1, "approval.requested", {"approval_id": f"apr_{number}", "subject": call}))
+        fold_event(view, event(number + 1, "approval.requested", {"approval_id": f"apr_{number}", "subject": call}))
     lines = [str(line) for line in render.waiting_lines(view, None)]
     assert sum(f"{command()} approve apr_" in line for line in lines) == 4
     assert "◇ 2 more wait for approval" in lines
     assert lines[-1].endswith(f"{command()} approvals {TASK}")
-    tell(view, event(9, "task.cancelled", {"state": "cancelled"}))
+    fold_event(view, event(9, "task.cancelled", {"state": "cancelled"}))
     assert list(render.waiting_lines(view, None)) == []
 
 

@@ -18,7 +18,7 @@ from support.rows import make_project, make_task
 
 SECRET = "internal-secret-of-the-tests"
 CODE = (
-    "from journeyman.apps.roles.inference import run_gateway;"
+    "from journeyman.apps.roles.gateway import run_gateway;"
     "from journeyman.platform.kit.settings import Settings;"
     "run_gateway(Settings())"
 )

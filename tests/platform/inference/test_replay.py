@@ -256,7 +256,7 @@ def test_a_killed_process_plays_on_after_its_restart(scripts, tmp_path):
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
     code = (
-        "from journeyman.apps.roles.inference import run_replay_engine;"
+        "from journeyman.apps.roles.replay_engine import run_replay_engine;"
         "from journeyman.platform.kit.settings import Settings;"
         f"run_replay_engine(Settings(), '127.0.0.1', {port})"
     )

@@ -13,7 +13,7 @@ from journeyman.apps.cli.session import print_json, print_table
 from journeyman.apps.cli.text import counted
 from journeyman.apps.embedded.datadir import DataDirectory
 from journeyman.apps.exits import CommandError, Exit
-from journeyman.apps.roles.commands import load_settings
+from journeyman.apps.roles.settings import load_settings
 from journeyman.platform.kit import deployments
 from journeyman.platform.kit.settings import Settings
 from journeyman.platform.kit.temporal import connect

@@ -9,6 +9,7 @@ import os
 import sys
 from pathlib import Path
 from typing import Annotated, Any
+from urllib.parse import urlsplit
 
 import typer
 from typer.core import TyperGroup
@@ -113,17 +114,19 @@ def status(data_dir: DataDir = None, as_json: AsJson = False) -> None:
 @app.command(rich_help_panel=PROCESSES)
 def api() -> None:
     """Serve REST and event streams."""
-    from journeyman.apps.roles import commands as processes
+    from journeyman.apps.roles.api import run_api
+    from journeyman.apps.roles.settings import load_settings
 
-    processes.api()
+    run_api(load_settings())
 
 
 @app.command(rich_help_panel=PROCESSES)
 def gateway() -> None:
     """Serve the OpenAI-compatible inference gateway."""
-    from journeyman.apps.roles import commands as processes
+    from journeyman.apps.roles.gateway import run_gateway
+    from journeyman.apps.roles.settings import load_settings
 
-    processes.gateway()
+    run_gateway(load_settings())
 
 
 @app.command(rich_help_panel=PROCESSES)
@@ -134,9 +137,11 @@ def worker(
     ] = None,
 ) -> None:
     """Run a worker of the task queues."""
-    from journeyman.apps.roles import commands as processes
+    from journeyman.apps.roles.settings import load_settings
+    from journeyman.apps.roles.worker import run_worker
 
-    processes.worker(roles)
+    settings = load_settings()
+    run_worker(settings.model_copy(update={"worker_roles": roles}) if roles else settings)
 
 
 @app.command("replay-engine", rich_help_panel=PROCESSES)
@@ -145,33 +150,36 @@ def replay_engine(
     port: Annotated[int | None, typer.Option("--port", min=1, max=65535)] = None,
 ) -> None:
     """Serve scripted answers for the bundled demos, in the place of a model."""
-    from journeyman.apps.roles import commands as processes
+    from journeyman.apps.roles.replay_engine import run_replay_engine
+    from journeyman.apps.roles.settings import load_settings
 
-    processes.replay_engine(host, port)
+    settings = load_settings()
+    address = urlsplit(settings.replay_url)
+    run_replay_engine(settings, host or address.hostname or "127.0.0.1", port or address.port or 8702)
 
 
 @app.command(rich_help_panel=PROCESSES)
 def vectors() -> None:
     """Serve Qdrant's local storage; a Qdrant server takes its place in production."""
-    from journeyman.apps.roles import commands as processes
+    from journeyman.apps.roles.vectors import run_vectors
 
-    processes.vectors()
+    run_vectors()
 
 
 @app.command(rich_help_panel=PROCESSES)
 def migrate() -> None:
     """Bring the database to the newest revision, make the bucket, and stop."""
-    from journeyman.apps.roles import commands as processes
+    from journeyman.apps.roles.migrate import run_migrate
 
-    processes.migrate()
+    run_migrate()
 
 
 @app.command("fork-server", hidden=True)
 def fork_server() -> None:
     """Fork the other processes, for the supervisor on its standard input."""
-    from journeyman.apps.roles import commands as processes
+    from journeyman.apps.roles.fork_server import serve
 
-    arguments = processes.fork_server()
+    arguments = serve()
     if arguments is not None:
         app(arguments)
 

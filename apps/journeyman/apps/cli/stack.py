@@ -17,7 +17,7 @@ from journeyman.apps.embedded.datadir import DataDirectory
 from journeyman.apps.embedded.errors import DataDirectoryLocked
 from journeyman.apps.embedded.processes import ProcessIdentity, identify, wait_for_end
 from journeyman.apps.exits import CommandError, Exit
-from journeyman.apps.roles.commands import load_settings
+from journeyman.apps.roles.settings import load_settings
 from journeyman.platform.kit.errors import JourneymanError
 from journeyman.platform.kit.settings import Settings
 

@@ -11,7 +11,7 @@ from journeyman.apps.cli import render, submission, watch
 from journeyman.apps.cli.amounts import counted_tokens
 from journeyman.apps.cli.client import Api
 from journeyman.apps.cli.session import Target, connected, engine_is_replay, print_json, print_table, suggest, warn
-from journeyman.apps.cli.steps import tell
+from journeyman.apps.cli.steps.fold import fold_event
 from journeyman.apps.cli.suggestions import Suggestion, command, laid_out, terminal_width
 from journeyman.apps.cli.text import clock, counted, duration, lines_of, moment, money, one_line, size, visible
 from journeyman.apps.cli.view import REPLAY_BANNER, Json, TaskView
@@ -116,7 +116,7 @@ def show(target: Target, task_id: str, *, as_json: bool) -> Exit:
             return Exit.OK
         view = TaskView.of(task, replay=engine_is_replay(api))
         for event in api.events(task_id):
-            tell(view, event)
+            fold_event(view, event)
         watch.take_usage(view, usage)
         view.state, view.verified = str(task["state"]), task.get("verified")
         view.paused, view.pause = task.get("paused_reason"), task.get("paused_detail") or {}
@@ -334,7 +334,7 @@ def logs(target: Target, task_id: str, *, follow: bool, types: str | None, as_js
             for event in api.follow(task_id) if follow else api.events(task_id):
                 if event is None:
                     continue
-                line = tell(view, event)
+                line = fold_event(view, event)
                 if wanted is not None and event["type"] not in wanted:
                     continue
                 if as_json:

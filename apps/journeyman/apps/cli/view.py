@@ -1,4 +1,4 @@
-"""What a watcher knows of a task: the state of things for a header, filled in by ``steps.tell``."""
+"""What a watcher knows of a task: the state of things for a header, filled in by ``steps.fold``."""
 
 from dataclasses import dataclass, field
 from typing import Any, Final

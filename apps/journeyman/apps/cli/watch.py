@@ -15,7 +15,7 @@ from rich.live import Live
 from journeyman.apps.cli import render
 from journeyman.apps.cli.client import Api
 from journeyman.apps.cli.session import suggest
-from journeyman.apps.cli.steps import tell
+from journeyman.apps.cli.steps.fold import fold_event
 from journeyman.apps.cli.suggestions import Suggestion, command
 from journeyman.apps.cli.view import REPLAY_BANNER, Json, Line, TaskView
 from journeyman.apps.cli.waiting import waits
@@ -167,7 +167,7 @@ def follow(
         with _screen(view, style, detail) as screen:
             for event in api.follow(view.task_id, deadline=deadline, on_gap=screen.gap):
                 if event is not None:
-                    screen.event(event, tell(view, event))
+                    screen.event(event, fold_event(view, event))
                     usage.after(event)
                 if stop_on_pause and (view.paused or view.waiting) and not view.ended:
                     return view, Exit.UNFINISHED

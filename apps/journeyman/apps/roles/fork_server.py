@@ -32,12 +32,9 @@ from journeyman.apps.exits import CommandError
 
 MODULES: Final = (
     "journeyman.apps.roles.api",
-    "journeyman.apps.roles.inference",
+    "journeyman.apps.roles.gateway",
+    "journeyman.apps.roles.replay_engine",
     "journeyman.apps.roles.worker",
-    "journeyman.platform.inference.gateway.app",
-    "journeyman.platform.replay.app",
-    "journeyman.platform.replay.catalog",
-    "journeyman.workflows.worker",
     "httpcore2",
     "uvicorn.lifespan.on",
     "uvicorn.protocols.http.httptools_impl",

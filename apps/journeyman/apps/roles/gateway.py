@@ -1,11 +1,12 @@
-"""The processes of the inference slice: the gateway and the replay engine. Each runs until SIGTERM or SIGINT.
-
-Each loads only what is its own: loading is most of the time that the platform takes to start.
-"""
+"""``journeyman gateway``: the inference gateway."""
 
 import signal
 from typing import Final
 
+import uvicorn
+import uvloop
+
+from journeyman.platform.inference.gateway.app import create_gateway, gateway_database, instrumented
 from journeyman.platform.kit import telemetry
 from journeyman.platform.kit.settings import Settings
 from journeyman.platform.kit.watchdog import watching
@@ -15,9 +16,7 @@ _GRACE_S: Final = 20
 
 
 def run_gateway(settings: Settings) -> None:
-    """Serve the gateway at ``gateway_host:gateway_port``."""
-    import uvloop
-
+    """Serve the gateway at ``gateway_host:gateway_port`` until SIGTERM or SIGINT."""
     observed = telemetry.setup("gateway", settings)
     # When it has stopped, uvicorn raises the signal that stopped it once more: by default that would end the process
     # before its connections and its telemetry are closed.
@@ -29,34 +28,7 @@ def run_gateway(settings: Settings) -> None:
         observed.shutdown()
 
 
-def run_replay_engine(settings: Settings, host: str, port: int) -> None:
-    """Serve scripted answers at ``host:port`` under ``/v1``."""
-    from aiohttp import web
-
-    from journeyman.platform.replay.app import create_replay_app
-    from journeyman.platform.replay.catalog import ReplayCatalog
-
-    observed = telemetry.setup("replay", settings)
-    try:
-        web.run_app(
-            create_replay_app(ReplayCatalog.from_settings(settings)),
-            host=host,
-            port=port,
-            print=None,
-            access_log=None,
-            # A caller who hangs up must end a scripted delay, as it ends the work of a real engine.
-            handler_cancellation=True,
-            shutdown_timeout=2,
-        )
-    finally:
-        observed.shutdown()
-
-
 async def _serve_gateway(settings: Settings) -> None:
-    import uvicorn
-
-    from journeyman.platform.inference.gateway.app import create_gateway, gateway_database, instrumented
-
     database = gateway_database(settings)
     server = uvicorn.Server(
         uvicorn.Config(
