@@ -9,7 +9,7 @@ the sentences in which the agent said what it still had to do.
 
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from enum import StrEnum
 from typing import Any, Final
 
@@ -222,11 +222,14 @@ def _written_files(calls: Sequence[tuple[str, dict[str, Any]]]) -> list[str]:
 
 
 def _background_commands(calls: Sequence[tuple[str, dict[str, Any]]]) -> list[str]:
-    return [
-        cut_text(arguments["command"], 500)
-        for name, arguments in calls
-        if name == "shell" and arguments.get("background") is True and isinstance(arguments.get("command"), str)
-    ]
+    commands = (background_command(name, arguments) for name, arguments in calls)
+    return [cut_text(command, 500) for command in commands if command is not None]
+
+
+def background_command(tool: str, arguments: Mapping[str, Any]) -> str | None:
+    """The command of a tool call that starts one in the background; None for any other call."""
+    command = arguments.get("command")
+    return command if tool == "shell" and arguments.get("background") is True and isinstance(command, str) else None
 
 
 def _merged(former: Sequence[str], new: Sequence[str]) -> tuple[str, ...]:

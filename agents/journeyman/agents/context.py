@@ -162,6 +162,15 @@ def sandbox_replaced_note(lost: Sequence[str] = ()) -> Message:
     )
 
 
+def resumed_note() -> Message:
+    """Said in each conversation that goes on from a checkpoint, after a rewind or in a fork."""
+    return user_note(
+        "A person has the task go on from this point, in a new sandbox. The files are those after your last step above. What "
+        "was done later is set aside. Whatever ran in the background is gone, and so is everything outside /workspace and "
+        "/artifacts."
+    )
+
+
 def no_tool_call_note(role: Role | str) -> Message:
     """Said when an answer called no tool, which would otherwise end in silence."""
     return user_note(

@@ -5,11 +5,11 @@ from typing import Any
 import pytest
 import sqlalchemy as sa
 
+from journeyman.agents.context import resumed_note
 from journeyman.platform.artifacts import repository as artifacts
 from journeyman.platform.board import service as board
 from journeyman.platform.board.service import Author
 from journeyman.platform.branching import rewinds
-from journeyman.platform.branching.resuming import RESUMED
 from journeyman.platform.events.models import Event
 from journeyman.platform.kit.database import Database
 from journeyman.platform.kit.ids import derived_id, new_id
@@ -105,7 +105,7 @@ async def test_a_task_goes_on_in_another(caller: Caller, database: Database, sta
     assert progress.subtasks == {"s2": SubtaskProgress(round=1, coder=coder, coder_step=1)}
     copied = await story.messages(coder)
     assert copied[:-1] == (await story.messages(story.thread("coder", "s2")))[:4]
-    assert copied[-1][1] == threads.encode(RESUMED)
+    assert copied[-1][1] == threads.encode(resumed_note())
     async with database.transaction() as session:
         thread = await threads.get_thread(session, coder)
         wanted = derived_id("artifact", made["id"], "tool_output", f"{coder}:out_0_0")
@@ -192,7 +192,7 @@ async def test_a_fork_of_a_fork(caller: Caller, database: Database) -> None:
     assert progress.subtasks == {"s2": SubtaskProgress(round=1, coder=coder, coder_step=2)}
     assert progress.done == ["s1"]
     bodies = [body for _, body in await story.messages(coder)]
-    assert bodies.count(threads.encode(RESUMED)) == 2
+    assert bodies.count(threads.encode(resumed_note())) == 2
     # And it can be taken back to its own checkpoints.
     async with database.transaction() as session:
         body = rewinds.RewindTask(checkpoint_id=moved)

@@ -5,12 +5,12 @@ from typing import Any
 import pytest
 import sqlalchemy as sa
 
+from journeyman.agents.context import resumed_note
 from journeyman.platform.artifacts import repository as artifacts
 from journeyman.platform.board import service as board
 from journeyman.platform.board.models import Note
 from journeyman.platform.board.service import Author
 from journeyman.platform.branching import rewinds
-from journeyman.platform.branching.resuming import RESUMED
 from journeyman.platform.branching.schemas import RewindTask
 from journeyman.platform.checkpoints import queries
 from journeyman.platform.events.log import append
@@ -77,7 +77,7 @@ async def test_a_coder_goes_on_from_an_earlier_step(database: Database) -> None:
     # The conversation, byte for byte up to the step, and then the note; the old one is left as it was.
     copied = await story.messages(new)
     assert copied[:-1] == before[:6]
-    assert copied[-1][1] == threads.encode(RESUMED)
+    assert copied[-1][1] == threads.encode(resumed_note())
     assert await story.messages(old) == before
     copies = {thread.id: thread for thread in await rows(story, Thread)}
     assert copies[old].superseded_at is not None
@@ -254,7 +254,7 @@ async def test_back_and_forward_again(database: Database) -> None:
         copy = await threads.get_thread(session, story.thread("coder", "s1"))
     assert copy.snapshot == "s1-1-1"
     # Each resumption of this conversation is told: that of the first rewind, which the cut holds, and this one's.
-    assert [body for _, body in await story.messages(copy.id)].count(threads.encode(RESUMED)) == 2
+    assert [body for _, body in await story.messages(copy.id)].count(threads.encode(resumed_note())) == 2
 
 
 async def test_twice_to_the_same_checkpoint(database: Database) -> None:

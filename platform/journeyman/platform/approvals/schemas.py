@@ -6,6 +6,7 @@ from typing import Annotated, Any, Final, Literal, Self
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Discriminator, Field, Tag, model_validator
 
+from journeyman.agents.approvals import Requirement
 from journeyman.platform.approvals.models import Approval
 from journeyman.platform.http.fields import (
     Input,
@@ -19,8 +20,7 @@ from journeyman.platform.kit.database import Json
 DAY: Final = 24 * 3600
 LONGEST_WAIT: Final = 30 * DAY
 
-Requirement = Literal["never", "on_risk", "always"]
-Word = Literal["never", "on_risk", "always"]
+Word = Requirement
 State = Literal["pending", "approved", "rejected", "expired", "withdrawn"]
 Note = Annotated[PlainText, AfterValidator(not_blank), Field(max_length=8000)]
 

@@ -18,7 +18,7 @@ from journeyman.platform.approvals.repository import ApprovalQuery
 from journeyman.platform.approvals.schemas import DAY, ApprovalFilter, Decide
 from journeyman.platform.events.log import append
 from journeyman.platform.events.types import EventType
-from journeyman.platform.http.fields import refuse, unstorable
+from journeyman.platform.http.fields import refuse
 from journeyman.platform.http.pagination import Position, decode_cursor, page_of
 from journeyman.platform.idempotency import service as idempotency
 from journeyman.platform.kit.clock import now
@@ -27,6 +27,7 @@ from journeyman.platform.kit.errors import Conflict, NotFound
 from journeyman.platform.kit.ids import derived_id, is_id
 from journeyman.platform.kit.metrics import APPROVALS, count_after_commit
 from journeyman.platform.kit.names import SIGNAL_DECIDED
+from journeyman.platform.kit.text import unstorable
 from journeyman.platform.outbox import service as outbox
 from journeyman.platform.tasks.models import Task
 from journeyman.platform.tasks.repository import lock_task

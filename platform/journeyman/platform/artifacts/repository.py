@@ -6,6 +6,7 @@ from sqlalchemy.ext.asyncio import AsyncSession
 from journeyman.platform.artifacts.models import Artifact
 from journeyman.platform.events.log import append
 from journeyman.platform.events.types import EventType
+from journeyman.platform.kit import step_keys
 from journeyman.platform.kit.ids import derived_id
 from journeyman.platform.kit.object_store import ObjectStore, blob_key
 
@@ -45,7 +46,7 @@ async def add(
             task_id,
             EventType.ARTIFACT_CREATED,
             {"artifact_id": artifact_id, "kind": kind, "name": name, "media_type": media_type, "size": size},
-            step_key=f"{artifact_id}:created",
+            step_key=step_keys.part(artifact_id, "created"),
         )
     return artifact_id
 

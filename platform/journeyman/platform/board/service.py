@@ -17,9 +17,11 @@ from journeyman.platform.http.pagination import (
     page_of,
     seq_in,
 )
+from journeyman.platform.kit import step_keys
 from journeyman.platform.kit.clock import now
 from journeyman.platform.kit.errors import InvalidInput
 from journeyman.platform.kit.ids import derived_id
+from journeyman.platform.kit.text import cleaned
 from journeyman.platform.plans import queries as plans
 from journeyman.platform.plans.models import Plan, Subtask
 from journeyman.platform.tasks import service as tasks
@@ -74,7 +76,7 @@ async def post(session: AsyncSession, author: Author, kind: Kind, text: str, clo
             f"The board is full: it has {MOST_NOTES} notes. Nothing was written; put what matters into your hand-over.",
             code="board_full",
         )
-    text = text.replace("\x00", "\u2400")
+    text = cleaned(text)
     event = await append(
         session,
         author.task_id,
@@ -82,7 +84,7 @@ async def post(session: AsyncSession, author: Author, kind: Kind, text: str, clo
         {"number": seq, "kind": kind, "text": text, "closes": closes, "role": author.role},
         thread_id=author.thread_id,
         subtask_id=author.subtask_id,
-        step_key=f"{author.step_key}:note",
+        step_key=step_keys.part(author.step_key, "note"),
     )
     note = Note(
         id=derived_id("note", author.step_key),

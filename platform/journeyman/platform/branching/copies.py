@@ -11,6 +11,7 @@ from sqlalchemy.ext.asyncio import AsyncSession
 from journeyman.platform.board.models import Note
 from journeyman.platform.branching.history import MessageState
 from journeyman.platform.branching.restore import Restored, SubtaskState
+from journeyman.platform.kit import step_keys
 from journeyman.platform.kit.ids import derived_id
 from journeyman.platform.plans.models import Plan, Subtask
 from journeyman.platform.steering.models import PersonMessage
@@ -263,7 +264,7 @@ async def copy_notes(
             subtask_id=row.subtask_id,
             event_seq=event_seq,
             epoch=task.epoch,
-            step_key=f"{task.id}:{row.id}",
+            step_key=step_keys.part(task.id, row.id),
             created_at=row.created_at,
             set_aside_at=None,
         )

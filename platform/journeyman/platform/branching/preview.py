@@ -6,10 +6,11 @@ from typing import Final
 
 from sqlalchemy.ext.asyncio import AsyncSession
 
+from journeyman.agents.roles import Role
 from journeyman.platform.branching import repository
 from journeyman.platform.branching.forks import added
 from journeyman.platform.branching.repository import OpenThread
-from journeyman.platform.branching.restore import CODER, Kept, Restored, restore
+from journeyman.platform.branching.restore import Kept, Restored, restore
 from journeyman.platform.branching.resuming import STATES
 from journeyman.platform.branching.schemas import (
     FilesChange,
@@ -173,7 +174,7 @@ def _workspaces(
     now = {
         one.subtask_id: one.snapshot
         for one in live
-        if one.role == CODER and one.revision == task.plan_revision and one.subtask_id in running
+        if one.role == Role.CODER and one.revision == task.plan_revision and one.subtask_id in running
     }
     kept = {one.id: one for one in restored.kept}
     then = {

@@ -10,11 +10,13 @@ from sqlalchemy.dialects.postgresql import JSONB, distinct_on
 from sqlalchemy.ext.asyncio import AsyncSession
 from sqlalchemy.orm import aliased
 
+from journeyman.agents.roles import Role
 from journeyman.platform.branching.history import PLANS, TOLD, Told, fold
 from journeyman.platform.branching.models import Rewind
-from journeyman.platform.branching.restore import CODER, Conversation, Cut, Kept, Point
+from journeyman.platform.branching.restore import Conversation, Cut, Kept, Point
 from journeyman.platform.checkpoints.models import Checkpoint
 from journeyman.platform.events.models import Event
+from journeyman.platform.kit import step_keys
 from journeyman.platform.kit.clock import now
 from journeyman.platform.kit.database import Json
 from journeyman.platform.ledger.models import Account
@@ -130,7 +132,7 @@ async def _conflicts(
     session: AsyncSession, conversations: Sequence[Conversation], own: Mapping[str, Cut]
 ) -> dict[str, int]:
     """How often each Coder was told of a merge conflict, up to where its thread is cut."""
-    coders = [one for one in conversations if one.role == CODER]
+    coders = [one for one in conversations if one.role == Role.CODER]
     cursors = {one.id: own[one.id].cursor if one.id in own else (one.origin or {}).get("cursor", 0) for one in coders}
     if not cursors:
         return {}
@@ -157,7 +159,7 @@ async def summaries(session: AsyncSession, coders: Sequence[Kept]) -> dict[str, 
         sa.select(Message.thread_id, Message.body)
         .join(limits, sa.and_(limits.c.id == Message.thread_id, Message.seq <= limits.c.cursor))
         .where(
-            Message.step_key.like("%:answer"),
+            Message.step_key.like(f"%{step_keys.ANSWER}"),
             sa.func.position(sa.cast(b'"submit_work"', sa.LargeBinary).op("in")(Message.body)) > 0,
         )
         .order_by(Message.thread_id, Message.seq)

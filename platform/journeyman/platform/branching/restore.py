@@ -15,14 +15,11 @@ from typing import Final
 
 from pydantic import BaseModel
 
+from journeyman.agents.roles import Role
 from journeyman.platform.branching.history import History, PastSubtask
 from journeyman.platform.kit.database import Json
 from journeyman.platform.tasks.contract import Phase, SubtaskProgress, TaskProgress
 from journeyman.platform.threads.repository import thread_id_for
-
-PLANNER: Final = "planner"
-CODER: Final = "coder"
-REVIEWER: Final = "reviewer"
 
 BACK_BEFORE_THE_PLAN: Final = "A person has taken the task back to before its first plan."
 
@@ -243,7 +240,7 @@ def _cut(point: Point) -> tuple[tuple[Kept, ...], tuple[Conversation, ...]]:
 
 def _open_planner(point: Point, kept: Sequence[Kept]) -> Kept | None:
     """The Planner that is at work at the point, or that hands its plan over with it."""
-    planners = [each for each in kept if each.conversation.role == PLANNER]
+    planners = [each for each in kept if each.conversation.role == Role.PLANNER]
     newest = max(planners, key=lambda each: each.conversation.revision, default=None)
     if newest is None:
         return None
@@ -315,11 +312,11 @@ def _has_ended(past: PastSubtask, *, in_force: bool) -> bool:
 
 
 def _coder(kept: Sequence[Kept], revision: int, subtask_id: str) -> Kept | None:
-    return next((each for each in kept if _belongs(each, CODER, revision, subtask_id)), None)
+    return next((each for each in kept if _belongs(each, Role.CODER, revision, subtask_id)), None)
 
 
 def _last_reviewer(kept: Sequence[Kept], revision: int, subtask_id: str) -> Kept | None:
-    reviewers = [each for each in kept if _belongs(each, REVIEWER, revision, subtask_id)]
+    reviewers = [each for each in kept if _belongs(each, Role.REVIEWER, revision, subtask_id)]
     return max(reviewers, key=lambda each: each.conversation.attempt, default=None)
 
 

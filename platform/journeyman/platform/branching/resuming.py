@@ -1,14 +1,16 @@
 """What a rewind and a fork have in common: making the copies, and telling of them."""
 
 from collections.abc import Mapping
-from typing import Any, Final
+from typing import Final
 
 from sqlalchemy.ext.asyncio import AsyncSession
 
+from journeyman.agents.context import resumed_note
 from journeyman.platform.branching import copies, repository
 from journeyman.platform.branching.history import History
 from journeyman.platform.branching.restore import Restored
 from journeyman.platform.checkpoints.models import Checkpoint
+from journeyman.platform.kit import step_keys
 from journeyman.platform.kit.database import Json
 from journeyman.platform.kit.ids import new_id
 from journeyman.platform.plans import queries as plans
@@ -17,15 +19,6 @@ from journeyman.platform.steering.schemas import SendMessage
 from journeyman.platform.tasks.contract import Phase, TaskState
 from journeyman.platform.tasks.models import Task
 from journeyman.platform.threads import repository as threads
-
-RESUMED: Final[dict[str, Any]] = {
-    "role": "user",
-    "content": "[Note of the platform]\n"
-    "A person has the task go on from this point, in a new sandbox. The files are those after your last step above. What "
-    "was done later is set aside. Whatever ran in the background is gone, and so is everything outside /workspace and "
-    "/artifacts.",
-}
-"""Said in each conversation that goes on; appended, so that what an engine has cached of it still holds."""
 
 STATES: Final = {Phase.PLAN: TaskState.PLANNING, Phase.WORK: TaskState.RUNNING}
 
@@ -46,8 +39,8 @@ async def carry_over(
     )
     for thread_id in sorted(restored.resumed):
         # Named by the checkpoint: a copy of this copy has the note already, and is told of its own point too.
-        key = f"{names[thread_id]}:resumed:{checkpoint.id}"
-        await threads.append_message(session, names[thread_id], key, RESUMED)
+        key = step_keys.part(names[thread_id], "resumed", checkpoint.id)
+        await threads.append_message(session, names[thread_id], key, resumed_note())
     said = await repository.summaries(session, [one.coder for one in restored.subtasks if one.coder is not None])
     await copies.set_subtasks(session, task.project_id, task.id, restored.subtasks, said)
     return names

@@ -17,6 +17,7 @@ from journeyman.platform.checkpoints.models import Checkpoint
 from journeyman.platform.events.log import append
 from journeyman.platform.events.types import EventType
 from journeyman.platform.idempotency import service as idempotency
+from journeyman.platform.kit import step_keys
 from journeyman.platform.kit.clock import now
 from journeyman.platform.kit.errors import NotFound
 from journeyman.platform.kit.ids import new_id
@@ -139,5 +140,5 @@ async def _tell(
             "author": rewind.author,
             **where,
         },
-        step_key=f"{rewind.id}:applied",
+        step_key=step_keys.part(rewind.id, "applied"),
     )

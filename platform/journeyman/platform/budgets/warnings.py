@@ -6,6 +6,7 @@ from typing import Final, Literal
 
 from pydantic import BaseModel
 
+from journeyman.agents.roles import Role
 from journeyman.platform.inference.gateway.routing import Routing
 from journeyman.platform.kit.database import Json
 from journeyman.platform.kit.settings import Settings
@@ -14,7 +15,6 @@ from journeyman.platform.tasks.contract import TERMINAL, TaskState
 from journeyman.platform.tasks.models import Task
 
 _TIERS: Final = ("standard", "fast")
-_ROLES: Final = ("planner", "coder", "reviewer")
 _REMEDY: Final = "Give its price in the file that JOURNEYMAN_MODEL_PRICES names, or limit tokens, time or steps."
 
 
@@ -42,7 +42,7 @@ class BudgetWarnings:
         """About the task's own limits, as long as it has not ended."""
         if TaskState(task.state) in TERMINAL:
             return []
-        return self.of_budget(task.budget, {task.model_for(role) for role in _ROLES})
+        return self.of_budget(task.budget, {task.model_for(role) for role in Role})
 
     def of_budget(self, budget: Json, models: Iterable[str] = _TIERS) -> list[BudgetWarning]:
         """About limits under which these models, or tiers, work."""

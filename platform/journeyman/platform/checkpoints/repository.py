@@ -10,6 +10,7 @@ from sqlalchemy.ext.asyncio import AsyncSession
 from journeyman.platform.checkpoints.models import SnapshotRow
 from journeyman.platform.events.log import NewEvent, append_all
 from journeyman.platform.events.types import EventType
+from journeyman.platform.kit import step_keys
 from journeyman.platform.kit.database import Json
 from journeyman.platform.kit.errors import Conflict
 from journeyman.platform.kit.ids import derived_id
@@ -89,7 +90,7 @@ class Point:
             {"checkpoint_id": self.id, "snapshot": self.snapshot, "plan_revision": self.plan_revision},
             thread_id=self.thread_id,
             subtask_id=self.subtask_id,
-            step_key=f"{self.step_key}:checkpoint",
+            step_key=step_keys.part(self.step_key, "checkpoint"),
         )
 
 

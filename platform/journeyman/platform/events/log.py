@@ -1,6 +1,5 @@
 """Writing the event log: always inside the transaction that changes the state the event tells of."""
 
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final
@@ -16,6 +15,7 @@ from journeyman.platform.kit.database import Json
 from journeyman.platform.kit.errors import Conflict, NotFound
 from journeyman.platform.kit.ids import new_id
 from journeyman.platform.kit.metrics import EVENTS_APPENDED, count_after_commit
+from journeyman.platform.kit.text import cleaned
 from journeyman.platform.tasks.models import Task
 
 CHANNEL: Final = "journeyman_events"
@@ -77,17 +77,11 @@ _APPEND: Final = sa.text(
     sa.bindparam("channel", type_=sa.Text),
 )
 
-_SURROGATE: Final = re.compile("[\ud800-\udfff]")
-
 
 def storable(value: Any) -> Any:
     """The value with what JSONB cannot hold made visible: NUL becomes U+2400, a lone surrogate U+FFFD; long text is cut."""
     if isinstance(value, str):
-        text = value
-        if "\x00" in text:
-            text = text.replace("\x00", "\u2400")
-        if not text.isascii():
-            text = _SURROGATE.sub("\ufffd", text)
+        text = cleaned(value)
         if len(text) > MAX_STRING:
             half = MAX_STRING // 2
             text = f"{text[:half]}\n[… {len(text) - MAX_STRING} characters left out …]\n{text[-half:]}"

@@ -6,6 +6,7 @@ from typing import Annotated, Any
 from pydantic import AfterValidator, BaseModel, ConfigDict
 
 from journeyman.platform.kit.errors import InvalidInput
+from journeyman.platform.kit.text import unstorable
 
 
 class Input(BaseModel):
@@ -14,35 +15,8 @@ class Input(BaseModel):
     model_config = ConfigDict(extra="forbid", strict=True)
 
 
-def unstorable(value: Any) -> str | None:
-    """What PostgreSQL cannot hold in text or JSON, as the end of a sentence; found without recursion."""
-    stack = [value]
-    while stack:
-        part = stack.pop()
-        if isinstance(part, str):
-            if (problem := _unstorable_text(part)) is not None:
-                return problem
-        elif isinstance(part, dict):
-            stack.extend(part.keys())
-            stack.extend(part.values())
-        elif isinstance(part, list):
-            stack.extend(part)
-    return None
-
-
-def _unstorable_text(text: str) -> str | None:
-    if "\x00" in text:
-        return "contains a NUL character (U+0000), which cannot be stored"
-    if not text.isascii():
-        try:
-            text.encode()
-        except UnicodeEncodeError as error:
-            return f"contains half of a surrogate pair at character {error.start}, which is not valid Unicode text"
-    return None
-
-
 def _storable(value: str) -> str:
-    if (problem := _unstorable_text(value)) is not None:
+    if (problem := unstorable(value)) is not None:
         raise ValueError(problem)
     return value
 

@@ -9,6 +9,7 @@ from sqlalchemy.ext.asyncio import AsyncSession
 from journeyman.platform.checkpoints.snapshots import SnapshotStore
 from journeyman.platform.events.log import append
 from journeyman.platform.events.types import EventType
+from journeyman.platform.kit import step_keys
 from journeyman.platform.kit.clock import now
 from journeyman.platform.kit.database import Database
 from journeyman.platform.kit.ids import new_id
@@ -197,7 +198,7 @@ async def _note_end(
         },
         thread_id=claim.thread_id,
         subtask_id=claim.subtask_id,
-        step_key=f"{sandbox_id}:released",
+        step_key=step_keys.part(sandbox_id, "released"),
     )
 
 

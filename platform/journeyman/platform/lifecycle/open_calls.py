@@ -9,6 +9,7 @@ from sqlalchemy.orm import aliased
 from journeyman.platform.events.log import append
 from journeyman.platform.events.models import Event
 from journeyman.platform.events.types import EventType
+from journeyman.platform.kit import step_keys
 
 CUT_OFF: Final = (
     "No result: the task ended while this call was under way or still to come. What it did until then is not kept."
@@ -49,5 +50,5 @@ async def end_open_calls(session: AsyncSession, task_id: str, text: str = CUT_OF
             },
             thread_id=event.thread_id,
             subtask_id=event.subtask_id,
-            step_key=f"{data['call_id']}:result",
+            step_key=step_keys.result(data["call_id"]),
         )

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Final
 
 from journeyman.platform.inference.port import HEADER_PROJECT
 from journeyman.platform.kit.errors import Unavailable
+from journeyman.platform.kit.text import cleaned
 
 if TYPE_CHECKING:
     import openai
@@ -77,5 +78,5 @@ class OpenAIEmbedder:
 
 def _clean(text: str) -> str:
     """What every server takes: no NUL (engines in C stop there), no half surrogate pairs, and never nothing at all."""
-    cut = text[:_MOST_CHARACTERS].replace("\x00", " ").encode("utf-8", "replace").decode("utf-8")
+    cut = cleaned(text[:_MOST_CHARACTERS])
     return cut if cut.strip() else "."

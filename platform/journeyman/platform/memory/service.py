@@ -11,6 +11,7 @@ from sqlalchemy.ext.asyncio import AsyncSession
 
 from journeyman.platform.events.log import append
 from journeyman.platform.events.types import EventType
+from journeyman.platform.kit import step_keys
 from journeyman.platform.kit.clock import now
 from journeyman.platform.kit.database import Database
 from journeyman.platform.kit.errors import InvalidInput, Unavailable
@@ -19,6 +20,7 @@ from journeyman.platform.kit.logging import get_logger
 from journeyman.platform.kit.metrics import MEMORY_DEGRADED
 from journeyman.platform.kit.redaction import holds_secret
 from journeyman.platform.kit.settings import Settings
+from journeyman.platform.kit.text import cleaned
 from journeyman.platform.memory import repository
 from journeyman.platform.memory.embedder import OpenAIEmbedder
 from journeyman.platform.memory.indexing import MemoryIndex
@@ -120,10 +122,10 @@ async def learn(session: AsyncSession, learner: Learner, text: str, kind: Kind) 
 
     Raises :class:`InvalidInput` with code ``looks_like_a_secret``.
     """
-    text = text.replace("\x00", "\u2400")
+    text = cleaned(text)
     refuse_secret(text)
     await lock_task(session, learner.task_id)
-    earlier = await repository.event_data(session, f"{learner.step_key}:memory")
+    earlier = await repository.event_data(session, step_keys.part(learner.step_key, "memory"))
     if earlier is not None:
         return Learned(earlier["memory_id"], earlier["outcome"], earlier.get("instead"))
     learned, confirmations = await _store(session, learner, text, kind)
@@ -141,7 +143,7 @@ async def learn(session: AsyncSession, learner: Learner, text: str, kind: Kind) 
         },
         thread_id=learner.thread_id,
         subtask_id=learner.subtask_id,
-        step_key=f"{learner.step_key}:memory",
+        step_key=step_keys.part(learner.step_key, "memory"),
     )
     if learned.outcome == "written":
         await repository.note_source(session, learned.memory_id, event.id)

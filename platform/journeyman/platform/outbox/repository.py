@@ -10,6 +10,7 @@ from sqlalchemy.orm import aliased
 
 from journeyman.platform.kit.clock import now
 from journeyman.platform.kit.database import Json
+from journeyman.platform.kit.text import cleaned
 from journeyman.platform.outbox.models import OutboxEntry
 
 MAX_ERROR = 1000
@@ -109,7 +110,7 @@ async def failed(session: AsyncSession, entry_id: int, error: str, *, retry_in: 
     await session.execute(
         sa.update(OutboxEntry)
         .where(OutboxEntry.id == entry_id, OutboxEntry.delivered_at.is_(None))
-        .values(last_error=error.replace("\x00", "\u2400")[:MAX_ERROR], next_attempt_at=now() + retry_in)
+        .values(last_error=cleaned(error)[:MAX_ERROR], next_attempt_at=now() + retry_in)
         .execution_options(synchronize_session=False)
     )
 

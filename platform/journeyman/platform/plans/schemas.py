@@ -6,7 +6,7 @@ from typing import Annotated, Any
 from pydantic import BaseModel, Field, field_validator
 
 from journeyman.agents.plans import MAX_COMMANDS, SUBTASK_ID, SUBTASK_ID_RULE, Command, Plan, Subtask
-from journeyman.platform.http.fields import unstorable
+from journeyman.platform.kit.text import unstorable
 from journeyman.platform.plans.service import FoundPlan
 
 

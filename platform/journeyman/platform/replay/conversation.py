@@ -4,9 +4,10 @@ import json
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, cast
+from typing import Any, Final
 
-from journeyman.platform.replay.script import Role, Script, ScriptThread
+from journeyman.agents.roles import Role
+from journeyman.platform.replay.script import Script, ScriptThread
 from journeyman.platform.sandboxes.errors import LOST_WHILE_RUNNING
 
 _ROLE: Final = re.compile(r"You are the (Planner|Coder|Reviewer) of Journeyman\.")
@@ -54,7 +55,7 @@ class Conversation:
             news.insert(0, text_of(message))
         return cls(
             instruction=(task.group(1) or task.group(2) or "").strip(),
-            role=cast("Role", role.group(1).lower()),
+            role=Role(role.group(1).lower()),
             subtask=fields.get("Subtask"),
             round=_number(fields.get("Round")),
             revision=_number(fields.get("Revision")),

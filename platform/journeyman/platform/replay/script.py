@@ -45,7 +45,7 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
-Role = Literal["planner", "coder", "reviewer"]
+from journeyman.agents.roles import Role
 
 
 class _Part(BaseModel):

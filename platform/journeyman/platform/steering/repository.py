@@ -7,6 +7,7 @@ from sqlalchemy.ext.asyncio import AsyncSession
 
 from journeyman.platform.events.log import append
 from journeyman.platform.events.types import EventType
+from journeyman.platform.kit import step_keys
 from journeyman.platform.kit.clock import now
 from journeyman.platform.steering.models import PersonMessage
 from journeyman.platform.threads.models import Thread
@@ -56,7 +57,7 @@ async def mark_delivered(session: AsyncSession, message: PersonMessage, thread: 
         {"message_id": message.id, "message_number": message.seq, "role": thread.role},
         thread_id=thread.id,
         subtask_id=thread.subtask_id,
-        step_key=f"{thread.id}:{message.id}:delivered",
+        step_key=step_keys.part(thread.id, message.id, "delivered"),
     )
     if message.state == "received":
         message.state = "delivered"
@@ -85,6 +86,6 @@ async def mark_acted_on(session: AsyncSession, thread: Thread) -> None:
             {"message_id": message.id, "message_number": message.seq, "role": thread.role},
             thread_id=thread.id,
             subtask_id=thread.subtask_id,
-            step_key=f"{thread.id}:{message.id}:acted_on",
+            step_key=step_keys.part(thread.id, message.id, "acted_on"),
         )
     thread.acted_seq = thread.inbox_seq

@@ -6,7 +6,9 @@ from typing import Any, Final
 import sqlalchemy as sa
 from sqlalchemy.ext.asyncio import AsyncSession
 
+from journeyman.agents.compaction import background_command
 from journeyman.platform.events.models import Event
+from journeyman.platform.kit import step_keys
 from journeyman.platform.threads.models import Message, ToolCallRun
 
 MAX_SHOWN: Final = 200
@@ -20,7 +22,7 @@ async def background_commands(session: AsyncSession, thread_id: str, sandbox_id:
     """
     begun = await session.scalars(
         sa.select(ToolCallRun.step_key)
-        .join(Event, Event.step_key == ToolCallRun.step_key + ":result")
+        .join(Event, Event.step_key == ToolCallRun.step_key + step_keys.RESULT)
         .where(
             ToolCallRun.thread_id == thread_id,
             ToolCallRun.sandbox_id == sandbox_id,
@@ -28,25 +30,27 @@ async def background_commands(session: AsyncSession, thread_id: str, sandbox_id:
         )
         .order_by(Event.seq)
     )
-    calls = [key.rpartition(":") for key in begun]
+    calls = [step_keys.step_of_call(key) for key in begun]
     answers = await session.execute(
         sa.select(Message.step_key, Message.body).where(
-            Message.thread_id == thread_id, Message.step_key.in_({f"{step}:answer" for step, _, _ in calls})
+            Message.thread_id == thread_id, Message.step_key.in_({step_keys.answer(step) for step, _ in calls})
         )
     )
-    asked = {step_key.removesuffix(":answer"): json.loads(body).get("tool_calls") or [] for step_key, body in answers}
-    commands = (_background_command(asked.get(step, []), int(index)) for step, _, index in calls)
+    asked = {step_keys.step_of_answer(step_key): json.loads(body).get("tool_calls") or [] for step_key, body in answers}
+    commands = (_background_command(asked.get(step, []), index) for step, index in calls)
     return [command for command in commands if command is not None]
 
 
 def _background_command(calls: list[dict[str, Any]], index: int) -> str | None:
-    if index >= len(calls) or calls[index]["function"]["name"] != "shell":
+    if index >= len(calls):
         return None
+    call = calls[index]["function"]
     try:
-        arguments = json.loads(calls[index]["function"]["arguments"])
+        arguments = json.loads(call["arguments"])
     except (ValueError, RecursionError):
         return None
-    if not isinstance(arguments, dict) or arguments.get("background") is not True:
+    command = background_command(call["name"], arguments) if isinstance(arguments, dict) else None
+    if command is None:
         return None
-    line = " ".join(str(arguments.get("command", "")).split())
+    line = " ".join(command.split())
     return line if len(line) <= MAX_SHOWN else f"{line[:MAX_SHOWN]}…"

@@ -8,6 +8,7 @@ import sqlalchemy as sa
 from sqlalchemy.dialects.postgresql import JSONB, insert
 from sqlalchemy.ext.asyncio import AsyncSession
 
+from journeyman.platform.kit import step_keys
 from journeyman.platform.kit.database import Json
 from journeyman.platform.kit.errors import Conflict, NotFound
 from journeyman.platform.kit.ids import derived_id, new_id
@@ -160,7 +161,7 @@ async def messages_of_step(session: AsyncSession, thread_id: str, step: str) -> 
     """What is stored of one step, by step key: the model's answer, and the results of the calls that were done."""
     rows = await session.execute(
         sa.select(Message.step_key, Message.body).where(
-            Message.thread_id == thread_id, Message.step_key.startswith(f"{step}:", autoescape=True)
+            Message.thread_id == thread_id, Message.step_key.startswith(step_keys.within_step(step), autoescape=True)
         )
     )
     return {step_key: json.loads(body) for step_key, body in rows}

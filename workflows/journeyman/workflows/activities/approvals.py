@@ -18,6 +18,7 @@ from journeyman.platform.approvals import repository, service
 from journeyman.platform.approvals.models import Approval
 from journeyman.platform.approvals.service import Ask
 from journeyman.platform.approvals.withdrawal import withdraw
+from journeyman.platform.kit import step_keys
 from journeyman.platform.kit.clock import now
 from journeyman.platform.kit.database import Database
 from journeyman.platform.lifecycle import transitions as lifecycle
@@ -62,7 +63,7 @@ class ApprovalActivities:
         task = request.task
         ask = Ask("plan", {"revision": request.revision}, f"{_plan_keys(task.task_id, task.epoch)}{request.revision}")
         async with self._database.transaction() as session:
-            occasion = f"{task.task_id}:state:{task.epoch}:{request.revision}:{TaskState.AWAITING_APPROVAL}"
+            occasion = step_keys.state_change(task.task_id, task.epoch, request.revision, TaskState.AWAITING_APPROVAL)
             await lifecycle.transition(session, task.task_id, TaskState.AWAITING_APPROVAL, step_key=occasion)
             (approval,) = await service.request(session, task.task_id, [ask])
             return approval.id
@@ -95,7 +96,7 @@ class ApprovalActivities:
 
 def _plan_keys(task_id: str, epoch: int) -> str:
     """Prefix of the step keys of all plan approvals of an epoch: a rewind has plans approved anew."""
-    return f"{task_id}:plan:{epoch}:"
+    return step_keys.plan_approval(task_id, epoch)
 
 
 def asks_for_plans(task: Task) -> bool:
@@ -172,7 +173,7 @@ async def request_call_approvals(
 
 
 def _approval_key(call_key: str) -> str:
-    return f"{call_key}:approval"
+    return step_keys.part(call_key, "approval")
 
 
 def _decision(approval: Approval) -> CallDecision:

@@ -9,6 +9,7 @@ from journeyman.agents import context, loops
 from journeyman.agents.roles import profile
 from journeyman.platform.events.log import append
 from journeyman.platform.events.types import EventType
+from journeyman.platform.kit import step_keys
 from journeyman.platform.kit.database import Json
 from journeyman.platform.kit.metrics import BREAKER_TRIPS, count_after_commit
 from journeyman.platform.threads import repository as threads
@@ -71,9 +72,11 @@ async def record_alarms(session: AsyncSession, step: Step, alarms: Sequence[loop
                 {"kind": alarm.kind, "message": alarm.message, "role": thread.role},
                 thread_id=thread.thread_id,
                 subtask_id=thread.subtask_id,
-                step_key=f"{step.key}:tripped",
+                step_key=step_keys.part(step.key, "tripped"),
             )
             count_after_commit(session, BREAKER_TRIPS, alarm.kind)
             # Read at the next step, which there is only if a person lets the task go on.
             text = f"{text} The task was paused for this, and a person has let it go on: do something else now."
-        await threads.append_message(session, thread.thread_id, f"{step.key}:nudge", context.user_note(text))
+        await threads.append_message(
+            session, thread.thread_id, step_keys.part(step.key, "nudge"), context.user_note(text)
+        )

@@ -15,6 +15,7 @@ from journeyman.agents.tools import ParsedCall, parse_call
 from journeyman.platform.checkpoints.snapshots import SnapshotStore
 from journeyman.platform.events.log import append
 from journeyman.platform.events.types import EventType
+from journeyman.platform.kit import step_keys
 from journeyman.platform.kit.database import Database
 from journeyman.platform.kit.errors import Conflict
 from journeyman.platform.memory.service import MemoryService
@@ -87,9 +88,9 @@ class ConversationActivities:
             )
             await session.flush()
             await threads.append_message(
-                session, thread_id, f"{thread_id}:system", context.system_message(opening.role)
+                session, thread_id, step_keys.part(thread_id, "system"), context.system_message(opening.role)
             )
-            await threads.append_message(session, thread_id, f"{thread_id}:opening", message)
+            await threads.append_message(session, thread_id, step_keys.part(thread_id, "opening"), message)
             if opening.role == Role.CODER and opening.subtask_id is not None:
                 await self._start_subtask(session, opening, thread_id, base)
             if opening.role == Role.REVIEWER and opening.subtask_id is not None:
@@ -110,7 +111,7 @@ class ConversationActivities:
             {"subtask_id": opening.subtask_id, "plan_revision": opening.revision},
             thread_id=thread_id,
             subtask_id=opening.subtask_id,
-            step_key=f"{thread_id}:start",
+            step_key=step_keys.part(thread_id, "start"),
         )
 
     async def _first_message(self, opening: OpenThread) -> tuple[context.Message, str | None]:
@@ -199,7 +200,7 @@ class ConversationActivities:
                 task.id,
                 EventType.MEMORY_RECALLED,
                 found.facts,
-                step_key=f"{task.id}:recalled:{opening.revision}",
+                step_key=step_keys.part(task.id, "recalled", opening.revision),
             )
         if event.new:
             self._memory.used(found)
@@ -216,7 +217,7 @@ class ConversationActivities:
             await threads.append_message(
                 session,
                 thread_id,
-                f"{thread_id}:findings:{findings.round}",
+                step_keys.part(thread_id, "findings", findings.round),
                 context.findings_note(findings.round, given),
             )
 

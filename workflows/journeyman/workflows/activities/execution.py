@@ -10,6 +10,7 @@ from journeyman.agents.arguments import Shell
 from journeyman.agents.canonical import digest
 from journeyman.agents.output import cut_output
 from journeyman.agents.tools import ParsedCall, ToolError
+from journeyman.platform.kit import step_keys
 from journeyman.platform.kit.database import Database
 from journeyman.platform.kit.ids import derived_id
 from journeyman.platform.kit.object_store import ObjectStore, put_blob
@@ -75,7 +76,7 @@ class ToolCallExecutor:
         note = context.no_tool_call_note(step.thread.role)
         async with self._database.transaction() as session:
             await lock_task(session, step.thread.task.task_id)
-            await threads.append_message(session, step.thread.thread_id, f"{step.key}:note", note)
+            await threads.append_message(session, step.thread.thread_id, step_keys.part(step.key, "note"), note)
 
 
 @dataclass(frozen=True)

@@ -12,6 +12,7 @@ from journeyman.platform.artifacts import queries
 from journeyman.platform.artifacts import repository as artifacts
 from journeyman.platform.artifacts.models import Receipt
 from journeyman.platform.checkpoints.snapshots import SnapshotStore
+from journeyman.platform.kit import step_keys
 from journeyman.platform.kit.database import Database
 from journeyman.platform.kit.object_store import ObjectStore, put_blob
 from journeyman.platform.kit.redaction import holds_secret, redact_text
@@ -99,7 +100,7 @@ class HandoverActivities:
         await self._memory.try_to_index(task.project_id)
 
     async def _learn(self, task: Task, number: int, kind: Kind, text: str) -> None:
-        key = f"{task.id}:lesson:{number}"
+        key = step_keys.part(task.id, "lesson", number)
         # Commands and findings may hold secrets, and no agent is asked to rephrase them.
         text = redact_text(text)
         if holds_secret(text):

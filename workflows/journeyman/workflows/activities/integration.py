@@ -11,6 +11,7 @@ from journeyman.platform.checkpoints.merge import Merged, merge
 from journeyman.platform.checkpoints.snapshots import SnapshotStore
 from journeyman.platform.events.log import append
 from journeyman.platform.events.types import EventType
+from journeyman.platform.kit import step_keys
 from journeyman.platform.kit.database import Database
 from journeyman.platform.leases.service import Leases
 from journeyman.platform.plans import repository as plans
@@ -104,7 +105,7 @@ class IntegrationActivities:
                     {"subtask_id": end.subtask_id, "head": head, "onto": sides.head, "work": sides.work},
                     thread_id=end.coder,
                     subtask_id=end.subtask_id,
-                    step_key=f"{end.coder}:merged",
+                    step_key=step_keys.part(end.coder, "merged"),
                 )
             await self._close(session, end, head)
         return True
@@ -124,7 +125,7 @@ class IntegrationActivities:
                 },
                 thread_id=end.coder,
                 subtask_id=end.subtask_id,
-                step_key=f"{_conflict_key(end)}:event",
+                step_key=step_keys.part(_conflict_key(end), "event"),
             )
             await self._store_snapshot(session, end, merged)
             note = merge_conflict_note([(item.path, item.kind) for item in merged.conflicts])
@@ -159,7 +160,7 @@ class IntegrationActivities:
             | ({"problem": end.problem} if end.problem else {}),
             thread_id=end.coder,
             subtask_id=end.subtask_id,
-            step_key=f"{end.coder}:end",
+            step_key=step_keys.part(end.coder, "end"),
         )
 
     async def _release(self, end: EndSubtask) -> None:
@@ -169,4 +170,4 @@ class IntegrationActivities:
 
 
 def _conflict_key(end: EndSubtask) -> str:
-    return f"{end.coder}:conflict:{end.round}"
+    return step_keys.part(end.coder, "conflict", end.round)

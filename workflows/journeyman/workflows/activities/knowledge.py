@@ -10,6 +10,7 @@ from journeyman.platform.board import service as board
 from journeyman.platform.board.models import Kind
 from journeyman.platform.events.log import append
 from journeyman.platform.events.types import EventType
+from journeyman.platform.kit import step_keys
 from journeyman.platform.kit.database import Database
 from journeyman.platform.memory.service import Learner, MemoryService, learn
 from journeyman.platform.tasks.models import Task
@@ -46,7 +47,7 @@ class Knowledge:
                     found.facts,
                     thread_id=thread.thread_id,
                     subtask_id=thread.subtask_id,
-                    step_key=f"{self.key}:recalled",
+                    step_key=step_keys.part(self.key, "recalled"),
                 )
             if event.new:
                 self.memory.used(found)

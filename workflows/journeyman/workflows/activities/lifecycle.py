@@ -4,6 +4,7 @@ from temporalio import activity
 
 from journeyman.platform.branching import repository as branching
 from journeyman.platform.budgets import service as budgets
+from journeyman.platform.kit import step_keys
 from journeyman.platform.kit.database import Database
 from journeyman.platform.kit.errors import Conflict
 from journeyman.platform.leases.service import Leases
@@ -39,7 +40,7 @@ class LifecycleActivities:
             task_id = change.task.task_id
             if (await lock_task(session, task_id)).epoch != change.task.epoch:
                 raise Conflict(f"Task {task_id} was rewound; it is not {change.state} any more.", code="superseded")
-            step_key = f"{task_id}:state:{change.occasion}:{change.state}" if change.occasion else None
+            step_key = step_keys.state_change(task_id, change.occasion, change.state) if change.occasion else None
             await lifecycle.transition(session, task_id, TaskState(change.state), step_key=step_key)
 
     @activity.defn

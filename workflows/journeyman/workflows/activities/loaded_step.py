@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from journeyman.platform.kit import step_keys
 from journeyman.platform.kit.database import Database
 from journeyman.platform.tasks.models import Task
 from journeyman.platform.threads import repository as threads
@@ -43,7 +44,7 @@ class LoadedStep:
 
 def answer_key(step: Step) -> str:
     """The step key of the model's answer."""
-    return f"{step.key}:answer"
+    return step_keys.answer(step.key)
 
 
 async def load_step(database: Database, step: Step) -> LoadedStep:

@@ -16,7 +16,7 @@ from journeyman.platform.events.log import NewEvent, append_all, lock
 from journeyman.platform.events.types import EventType
 from journeyman.platform.inference.errors import ModelUnavailable
 from journeyman.platform.inference.port import CallIdentity, ModelAnswer, ModelEngine, ModelRequest
-from journeyman.platform.kit import metrics
+from journeyman.platform.kit import metrics, step_keys
 from journeyman.platform.kit.database import Database
 from journeyman.platform.kit.errors import JourneymanError
 from journeyman.platform.lifecycle import transitions as lifecycle
@@ -114,7 +114,9 @@ class ModelCaller:
 
     async def _compact(self, task: Task, step: Step, attempt: int, thread: Thread, prompt: Prompt) -> Prompt:
         """Have the conversation summed up over the same prefix; returns the prompt of the new segment."""
-        request = self._request(task, step, f"{step.key}:summary", attempt, prompt.array(summary_request()))
+        request = self._request(
+            task, step, step_keys.part(step.key, "summary"), attempt, prompt.array(summary_request())
+        )
         answer = await self._complete(request)
         async with self._database.transaction() as session:
             await begin_segment(session, step, prompt.messages(), answer.text, thread.context_tokens)
@@ -184,7 +186,7 @@ def _completed(step: Step, key: str, answer: ModelAnswer) -> NewEvent:
     return _event(
         step,
         EventType.MODEL_COMPLETED,
-        step_key=f"{key}:completed",
+        step_key=step_keys.part(key, "completed"),
         step=step.number,
         model=answer.model,
         finish_reason=answer.finish_reason,
@@ -211,7 +213,7 @@ def _content_events(step: Step, answer: ModelAnswer, message: dict[str, Any], se
         yield _event(
             step,
             EventType.AGENT_TOOL_CALL,
-            call_id=f"{step.key}:{index}",
+            call_id=step_keys.tool_call(step.key, index),
             tool=function["name"],
             arguments=written_arguments(function["arguments"]),
         )

@@ -15,6 +15,7 @@ from journeyman.platform.egress.destinations import DestinationRefused, Resolver
 from journeyman.platform.egress.proxy import EgressLimits, egress_proxy
 from journeyman.platform.events.log import append
 from journeyman.platform.events.types import EventType
+from journeyman.platform.kit import step_keys
 from journeyman.platform.kit.database import Database
 from journeyman.platform.kit.ids import derived_id
 from journeyman.platform.leases.service import Claim, Leases
@@ -202,7 +203,9 @@ class PreparationActivities:
             current.initial_snapshot = snapshot.digest
             current.head_snapshot = snapshot.digest
             facts = {**report.facts, "files": snapshot.files, "bytes": snapshot.bytes}
-            await append(session, task.id, EventType.ENVIRONMENT_CHECKED, facts, step_key=f"{task.id}:environment")
+            await append(
+                session, task.id, EventType.ENVIRONMENT_CHECKED, facts, step_key=step_keys.part(task.id, "environment")
+            )
             await checkpoints.create(
                 session,
                 checkpoints.Point(
@@ -212,7 +215,7 @@ class PreparationActivities:
                     subtask_id=None,
                     plan_revision=0,
                     snapshot=snapshot.digest,
-                    step_key=f"{task.id}:prepared",
+                    step_key=step_keys.part(task.id, "prepared"),
                 ),
             )
 
@@ -223,7 +226,7 @@ class PreparationActivities:
                 task.id,
                 EventType.ENVIRONMENT_FAILED,
                 {**report.facts, "problems": report.problems},
-                step_key=f"{task.id}:environment",
+                step_key=step_keys.part(task.id, "environment"),
             )
         return Prepared(problem="\n\n".join(report.problems)[:REPORT_LIMIT])
 

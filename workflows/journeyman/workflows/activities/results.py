@@ -7,6 +7,7 @@ from sqlalchemy.ext.asyncio import AsyncSession
 from journeyman.agents import context
 from journeyman.platform.artifacts import repository as artifacts
 from journeyman.platform.events.log import Appended, NewEvent, append_all, lock
+from journeyman.platform.kit import step_keys
 from journeyman.platform.threads import repository as threads
 from journeyman.workflows.activities.loaded_step import LoadedStep
 from journeyman.workflows.activities.submissions import record_submission
@@ -51,7 +52,7 @@ async def store_result(
             media_type="application/octet-stream",
             size=len(result.output),
             digest=executed.blob,
-            key=f"{thread.thread_id}:{call.output_id}",
+            key=step_keys.part(thread.thread_id, call.output_id),
         )
     if executed.handover is not None:
         await record_submission(session, step, executed.handover)

@@ -6,6 +6,7 @@ from journeyman.agents import arguments
 from journeyman.agents.output import DEFAULT_LIMIT, cut_output, output_range, readable
 from journeyman.agents.tools import ParsedCall
 from journeyman.platform.artifacts import repository as artifacts
+from journeyman.platform.kit import step_keys
 from journeyman.platform.kit.database import Database
 from journeyman.platform.kit.errors import JourneymanError
 from journeyman.platform.kit.ids import derived_id
@@ -51,7 +52,9 @@ class KeptOutputs:
     async def read(self, output_id: str) -> bytes | None:
         """The output that the agent knows under this id; None if none was kept."""
         task = self._thread.task
-        artifact_id = derived_id("artifact", task.task_id, "tool_output", f"{self._thread.thread_id}:{output_id}")
+        artifact_id = derived_id(
+            "artifact", task.task_id, "tool_output", step_keys.part(self._thread.thread_id, output_id)
+        )
         async with self._database.transaction() as session:
             artifact = await artifacts.find(session, task.task_id, artifact_id)
         return None if artifact is None else await self._store.get(blob_key(task.project_id, artifact.digest))

@@ -10,6 +10,7 @@ from journeyman.agents.compaction import SegmentState
 from journeyman.agents.context import Message, assistant_message
 from journeyman.platform.events.log import append
 from journeyman.platform.events.types import EventType
+from journeyman.platform.kit import step_keys
 from journeyman.platform.kit.errors import Conflict
 from journeyman.platform.tasks.repository import lock_task
 from journeyman.platform.threads import repository as threads
@@ -47,7 +48,7 @@ class Prompt:
         """What the engine counted last, plus an estimate of what came since."""
         newer = 0
         if thread.context_tokens:
-            answers = (place for place, key in enumerate(self.keys) if key.endswith(":answer"))
+            answers = (place for place, key in enumerate(self.keys) if key.endswith(step_keys.ANSWER))
             newer = 1 + max(answers, default=len(self.keys) - 1)
         # Stored text is escaped: six bytes for a character that takes about three elsewhere.
         size = sum(len(body) - 3 * body.count(b"\\u") for body in self.bodies[newer:])
@@ -83,15 +84,17 @@ async def begin_segment(session: AsyncSession, step: Step, messages: list[Messag
     await lock_task(session, step.thread.task.task_id)
     thread = await threads.get_thread(session, step.thread.thread_id)
     state = segment_of(thread)
-    key = f"{thread.id}:segment:{state.segment}"
-    await threads.append_message(session, thread.id, f"{key}:request", compaction.summary_request())
-    _, new = await threads.append_message(session, thread.id, f"{key}:summary", assistant_message(summary))
+    key = step_keys.segment(thread.id, state.segment)
+    await threads.append_message(session, thread.id, step_keys.part(key, "request"), compaction.summary_request())
+    _, new = await threads.append_message(
+        session, thread.id, step_keys.part(key, "summary"), assistant_message(summary)
+    )
     if not new:
         return
     first: int | None = None
     opening, after = compaction.next_segment(messages[1:], summary, state)
     for index, message in enumerate(opening):
-        seq, _ = await threads.append_message(session, thread.id, f"{key}:next:{index}", message)
+        seq, _ = await threads.append_message(session, thread.id, step_keys.part(key, "next", index), message)
         first = seq if first is None else first
     assert first is not None
     thread.segment_start = first
@@ -104,5 +107,5 @@ async def begin_segment(session: AsyncSession, step: Step, messages: list[Messag
         {"role": thread.role, "segment": after.segment, "tokens_before": tokens, "summary": summary},
         thread_id=thread.id,
         subtask_id=thread.subtask_id,
-        step_key=f"{key}:compacted",
+        step_key=step_keys.part(key, "compacted"),
     )

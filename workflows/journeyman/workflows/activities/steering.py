@@ -5,6 +5,7 @@ from typing import Final
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from journeyman.agents.context import person_message
+from journeyman.platform.kit import step_keys
 from journeyman.platform.steering import repository as steering
 from journeyman.platform.threads import repository as threads
 from journeyman.platform.threads.models import Thread
@@ -20,7 +21,7 @@ async def deliver_messages(session: AsyncSession, thread: Thread) -> None:
             body = person_message(message.text)
             # The event first: the task's lock before the thread's, as everywhere, so that no two wait for each other.
             await steering.mark_delivered(session, message, thread)
-            await threads.append_message(session, thread.id, f"{thread.id}:{message.id}", body)
+            await threads.append_message(session, thread.id, step_keys.part(thread.id, message.id), body)
             thread.inbox_seq = message.seq
         if len(waiting) < _BATCH:
             return

@@ -8,6 +8,7 @@ from journeyman.agents.arguments import EditFile, Shell
 from journeyman.agents.tools import ParsedCall, ToolError, parse_call
 from journeyman.platform.events.log import NewEvent
 from journeyman.platform.events.types import EventType
+from journeyman.platform.kit import step_keys
 from journeyman.workflows.activities.loaded_step import LoadedStep
 from journeyman.workflows.types import Step
 
@@ -58,7 +59,7 @@ class ToolCall:
     @property
     def result_key(self) -> str:
         """The step key of its result."""
-        return f"{self.key}:result"
+        return step_keys.result(self.key)
 
     @property
     def output_id(self) -> str:
@@ -86,7 +87,7 @@ def parse_calls(loaded: LoadedStep) -> list[ToolCall]:
         name = call["function"]["name"]
         written = context.written_arguments(call["function"]["arguments"])
         parsed = parse_call(step.thread.role, name, written)
-        calls.append(ToolCall(index, f"{step.key}:{index}", call["id"], name, parsed))
+        calls.append(ToolCall(index, step_keys.tool_call(step.key, index), call["id"], name, parsed))
     return calls
 
 

@@ -13,6 +13,7 @@ from journeyman.platform.artifacts.models import Receipt
 from journeyman.platform.checkpoints.snapshots import SnapshotStore
 from journeyman.platform.events.log import append
 from journeyman.platform.events.types import EventType
+from journeyman.platform.kit import step_keys
 from journeyman.platform.kit.database import Database
 from journeyman.platform.kit.ids import derived_id
 from journeyman.platform.kit.object_store import ObjectStore, put_blob
@@ -126,7 +127,7 @@ class VerificationActivities:
                     "duration_s": round(result.duration_s, 3),
                     "snapshot": task.head_snapshot,
                 },
-                step_key=f"{task.id}:{key}",
+                step_key=step_keys.part(task.id, key),
             )
         return receipt
 
