@@ -14,8 +14,7 @@ import httpx
 
 from journeyman.apps.embedded.stack import EmbeddedStack
 from journeyman.platform.kit.settings import Settings
-
-TERMINAL = {"succeeded", "failed", "errored", "cancelled"}
+from journeyman.platform.tasks.contract import TERMINAL
 
 
 @dataclass

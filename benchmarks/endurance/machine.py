@@ -23,7 +23,6 @@ from journeyman.platform.kit.settings import Settings
 from journeyman.platform.ledger.models import LedgerEntry
 from journeyman.platform.sandboxes import registry
 
-TERMINAL: Final = frozenset({"succeeded", "failed", "errored", "cancelled"})
 EVERYTHING: Final = "everything"
 """The supervisor, and with it every process that it started."""
 SANDBOX: Final = "sandbox"

@@ -12,8 +12,7 @@ from typing import Any
 import httpx
 
 from journeyman.apps.embedded.stack import EmbeddedStack
-
-TERMINAL = {"succeeded", "failed", "errored", "cancelled"}
+from journeyman.platform.tasks.contract import TERMINAL
 
 
 @dataclass

@@ -7,8 +7,10 @@ from typing import NamedTuple
 import sqlalchemy as sa
 from sqlalchemy.dialects.postgresql import ARRAY
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession
+from sqlalchemy.orm import aliased
 
 from journeyman.platform.events.models import Event
+from journeyman.platform.events.types import EventType
 from journeyman.platform.kit.database import Json
 from journeyman.platform.tasks.models import Task
 
@@ -77,3 +79,19 @@ async def behind(connection: AsyncConnection, positions: Mapping[str, int], *, l
     for events in found.values():
         events.sort(key=lambda event: event.seq)
     return found
+
+
+async def open_calls(session: AsyncSession, task_id: str) -> Sequence[Event]:
+    """The events of tool calls that have no result yet, in their order."""
+    call, result = aliased(Event), aliased(Event)
+    has_result = sa.exists().where(
+        result.task_id == task_id,
+        result.type == EventType.AGENT_TOOL_RESULT,
+        result.data["call_id"].as_string() == call.data["call_id"].as_string(),
+    )
+    calls = await session.scalars(
+        sa.select(call)
+        .where(call.task_id == task_id, call.type == EventType.AGENT_TOOL_CALL, ~has_result)
+        .order_by(call.seq)
+    )
+    return calls.all()

@@ -2,12 +2,10 @@
 
 from typing import Final
 
-import sqlalchemy as sa
 from sqlalchemy.ext.asyncio import AsyncSession
-from sqlalchemy.orm import aliased
 
+from journeyman.platform.events import repository as events
 from journeyman.platform.events.log import append
-from journeyman.platform.events.models import Event
 from journeyman.platform.events.types import EventType
 from journeyman.platform.kit import step_keys
 
@@ -21,19 +19,7 @@ async def end_open_calls(session: AsyncSession, task_id: str, text: str = CUT_OF
 
     For a task whose calls have all been stopped. A result that comes later all the same is not written any more.
     """
-    call, result = aliased(Event), aliased(Event)
-    call_id = call.data["call_id"].as_string()
-    has_result = sa.exists().where(
-        result.task_id == task_id,
-        result.type == EventType.AGENT_TOOL_RESULT,
-        result.data["call_id"].as_string() == call_id,
-    )
-    calls = await session.scalars(
-        sa.select(call)
-        .where(call.task_id == task_id, call.type == EventType.AGENT_TOOL_CALL, ~has_result)
-        .order_by(call.seq)
-    )
-    for event in calls.all():
+    for event in await events.open_calls(session, task_id):
         data = event.data
         await append(
             session,
