@@ -69,3 +69,41 @@ async def test_all_that_a_task_learnt_is_taken_away(platform: Platform, journeym
     deleted = await journeyman("memory", "delete", "--task", task_id)
     assert deleted.out == f"Deleted 1 memory of {task_id}.\n"
     assert json.loads((await journeyman("memory", "list", "--task", task_id, "--json")).out) == []
+
+
+async def test_a_later_planner_learns_nothing_of_an_earlier_tasks_verification(platform: Platform) -> None:
+    command = "test -e Q8-is-hexagonal.txt"
+    await platform.run(simple(call("shell", command="touch Q8-is-hexagonal.txt")), acceptance=[command])
+    later = await platform.run(
+        simple(call("recall", query="test -e Q8-is-hexagonal.txt passes in this project")), record=True
+    )
+    requests = platform.recorded[later.task["instruction"]]
+    sent = "".join(file.read_text() for file in requests.iterdir())
+    assert sent
+    assert "Q8-is-hexagonal.txt` passes" not in sent
+    assert command not in "".join(
+        result["text"] for result in later.results("recall") if "Said and done" not in result["text"]
+    )
+    listed = (await platform.client.get("/v1/memory", params={"limit": 100})).json()["data"]
+    assert not any("Q8-is-hexagonal" in memory["text"] for memory in listed)
+
+
+async def test_a_task_without_memory_neither_reads_nor_writes_it(platform: Platform) -> None:
+    outcome = await platform.run(
+        simple(call("remember", text="Widgets of type Q9 are oval."), call("recall", query="Which shape has Q9?")),
+        memory={"read": False, "write": False},
+    )
+    assert "switched off" in outcome.results("remember")[0]["text"]
+    assert not outcome.of("memory.recalled", "memory.written")
+    assert outcome.task["memory"] == {"read": False, "write": False}
+
+
+async def test_a_projects_memory_is_switched_off_and_on(platform: Platform) -> None:
+    off = await platform.client.patch("/v1/memory/settings", json={"write": False})
+    assert off.json() == {"read": True, "write": False}
+    try:
+        outcome = await platform.run(simple(call("remember", text="Widgets of type Q10 are flat.")))
+        assert "switched off" in outcome.results("remember")[0]["text"]
+    finally:
+        on = await platform.client.patch("/v1/memory/settings", json={"write": True})
+    assert on.json() == {"read": True, "write": True}

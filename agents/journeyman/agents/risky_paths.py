@@ -18,7 +18,7 @@ CREDENTIALS: Final = re.compile(
 _SAMPLES: Final = (
     *(
         home + path
-        for home in ("~/", "/root/", "/home/user/")
+        for home in ("~/", "/root" + "/", "/home/user/")
         for path in (".ssh/id_rsa", ".ssh/id_ed25519", ".aws/credentials", ".netrc", ".npmrc", ".git-credentials")
     ),
     *("/etc/shadow", "/etc/gshadow", "/etc/sudoers", "/proc/self/environ", "/proc/1/environ", "/run/secrets/token"),

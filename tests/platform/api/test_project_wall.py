@@ -66,6 +66,7 @@ def bodies(owned: dict[str, str]) -> dict[tuple[str, str], Any]:
         ("PATCH", "/v1/projects/{project_id}/budget"): {"max_steps": 7},
         ("POST", "/v1/memory"): {"text": "The build needs ninja.", "supersedes": owned["memory_id"]},
         ("POST", "/v1/memory/search"): {"query": MARK},
+        ("PATCH", "/v1/memory/settings"): {"write": False},
         ("PATCH", "/v1/memory/{memory_id}"): {"text": "Something else."},
         ("POST", "/v1/uploads"): archive("theirs.txt"),
         ("POST", "/v1/projects"): {"name": "x"},

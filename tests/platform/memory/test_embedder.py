@@ -1,5 +1,6 @@
 """What every driver of ``Embedder`` promises."""
 
+import asyncio
 import math
 from collections.abc import AsyncIterator
 
@@ -69,4 +70,22 @@ async def test_says_when_nobody_answers() -> None:
     with pytest.raises(Unavailable) as caught:
         await driver.embed_query("anything")
     assert caught.value.retryable
+    await driver.close()
+
+
+async def test_queries_of_one_moment_share_requests(embeddings_url: str) -> None:
+    driver = OpenAIEmbedder(embeddings_url, "none", EMBEDDING_MODEL)
+    texts = [f"question {number}" for number in range(20)]
+    vectors = await asyncio.gather(*(driver.embed_query(text, project_id=None) for text in texts))
+    alone = await driver.embed_query("question 19")
+    assert similarity(vectors[19], alone) > 0.999
+    await driver.close()
+
+
+async def test_too_many_waiting_queries_are_refused_and_those_before_are_answered(embeddings_url: str) -> None:
+    driver = OpenAIEmbedder(embeddings_url, "none", EMBEDDING_MODEL)
+    results = await asyncio.gather(*(driver.embed_query("q") for _ in range(100)), return_exceptions=True)
+    refused = [result for result in results if isinstance(result, Unavailable)]
+    assert refused
+    assert all(isinstance(result, list) for result in results if result not in refused)
     await driver.close()

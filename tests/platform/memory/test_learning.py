@@ -8,7 +8,11 @@ import sqlalchemy as sa
 
 from journeyman.platform.events.models import Event
 from journeyman.platform.kit.errors import InvalidInput
-from journeyman.platform.memory.models import MemoryChange
+from journeyman.platform.memory import service
+from journeyman.platform.memory.models import Kind, MemoryChange
+from journeyman.platform.memory.repository import memory_use
+from journeyman.platform.tasks.models import Task
+from journeyman.platform.tenancy.models import Project
 from support.memory import Bench
 from support.rows import make_project, make_task
 
@@ -111,3 +115,47 @@ async def test_what_was_deleted_may_be_learnt_anew(bench: Bench) -> None:
     again = await bench.learn(TESTS)
     assert again.outcome == "written"
     assert again.memory_id != gone.memory_id
+
+
+async def test_an_acceptance_command_is_never_kept(bench: Bench) -> None:
+    await allow(bench, Task, bench.task_id, acceptance=["python3 -m pytest  tests/held_out"])
+    with pytest.raises(InvalidInput, match="acceptance command") as caught:
+        await bench.learn("All is well once `Python3 -m pytest tests/held_out` passes.")
+    assert caught.value.code == "holds_verification"
+    await bench.learn("The tests of this project are run by pytest.")
+    assert len(await bench.rows()) == 1
+
+
+async def test_lessons_are_kept_once_after_the_end_without_secrets_and_verification(bench: Bench) -> None:
+    await allow(bench, Task, bench.task_id, acceptance=["make check"])
+    lessons: list[tuple[Kind, str]] = [
+        ("lesson", "A review found: the cache was never emptied."),
+        ("lesson", "A review found: make check fails on the second run."),
+        ("lesson", "A review found: the key is sk-live-0123456789abcdef."),
+    ]
+    for _ in range(2):
+        async with bench.database.transaction() as session:
+            await service.reflect(session, bench.project_id, bench.task_id, lessons)
+    texts = [row.text for row in await bench.rows()]
+    assert "A review found: the cache was never emptied." in texts
+    assert not any("make check" in text or "0123456789" in text for text in texts)
+    assert all(row.confirmations == 0 for row in await bench.rows())
+    assert await bench.events() == [], "the log of an ended task is closed"
+
+
+@pytest.mark.parametrize("of", [Task, Project])
+async def test_memory_that_is_switched_off_is_not_written(bench: Bench, of: type[Task | Project]) -> None:
+    await allow(bench, of, bench.task_id if of is Task else bench.project_id, memory={"write": False})
+    with pytest.raises(InvalidInput, match="switched off") as caught:
+        await bench.learn(TESTS)
+    assert caught.value.code == "memory_off"
+    async with bench.database.transaction() as session:
+        assert await service.reflect(session, bench.project_id, bench.task_id, [("lesson", "Cut twice.")]) == 0
+        task = await session.get_one(Task, bench.task_id)
+        assert await memory_use(session, task) == (True, False)
+    assert await bench.rows() == []
+
+
+async def allow(bench: Bench, model: type[Task | Project], row_id: str, **values: object) -> None:
+    async with bench.database.transaction() as session:
+        await session.execute(sa.update(model).where(model.id == row_id).values(**values))

@@ -1,6 +1,7 @@
 """One task from submission to a verified end: prepare, plan, work, verify, hand over."""
 
 import asyncio
+from contextlib import suppress
 from types import NoneType
 from typing import TypeVar
 
@@ -112,6 +113,7 @@ class TaskWorkflow:
                 # Beyond cancellation's reach: however the task ended, its sandboxes are released and its end is written.
                 closed = await asyncio.shield(self._close(finish))
                 if closed.state is not None:
+                    await self._reflect(finish)
                     return closed.state
                 self._reopen(closed)
             await workflow.wait_condition(workflow.all_handlers_finished)
@@ -120,6 +122,12 @@ class TaskWorkflow:
                 continue
             self._progress.paused_for = self._control.paused_for
             go_on(start.model_copy(update={"progress": self._progress}))
+
+    async def _reflect(self, finish: FinishTask) -> None:
+        """Keep the lessons of a verified task. The task has ended by then, and its end never waits for this."""
+        if finish.state == TaskState.SUCCEEDED:
+            with suppress(ActivityError, asyncio.CancelledError):
+                await asyncio.shield(run_store_activity("reflect", self._task, NoneType))
 
     def _stop(self) -> None:
         """Cancel the main coroutine, once: a second cancellation would interrupt the cleanup after the first."""
@@ -274,7 +282,6 @@ class TaskWorkflow:
         if not verification.passed:
             return await self._replan(verification.problem or "")
         await self._on_any_node("hand_over", self._task, NoneType)
-        await run_store_activity("reflect", self._task, NoneType)
         finish = self._ended(TaskState.SUCCEEDED)
         finish.verified = verification.verified
         return finish

@@ -131,7 +131,7 @@ def activities_by_queue(resources: Resources) -> dict[Queue, list[Callable[..., 
     )
     integration = IntegrationActivities(resources.database, leases, snapshots)
     verification = VerificationActivities(resources.database, resources.store, leases, snapshots)
-    handover = HandoverActivities(resources.database, resources.store, snapshots, resources.memory)
+    handover = HandoverActivities(resources.database, resources.store, snapshots)
     return {
         Queue.ORCHESTRATION: [
             lifecycle.change_state,

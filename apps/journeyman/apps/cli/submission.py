@@ -33,6 +33,7 @@ class Options:
     budget_time: str | None = None
     budget_steps: int | None = None
     approval_policy: str | None = None
+    memory: bool = True
     exclude: Sequence[str] = field(default=())
     include_git: bool = False
 
@@ -56,6 +57,8 @@ def build(options: Options) -> Json:
         body["model_tier"] = options.tier
     if options.approval_policy is not None:
         body["approval_policy"] = _policy(options.approval_policy)
+    if not options.memory:
+        body["memory"] = {"read": False, "write": False}
     if options.accept:
         body["acceptance"] = list(options.accept)
     if options.git is not None:

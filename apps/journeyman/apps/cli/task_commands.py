@@ -41,6 +41,9 @@ def submit(
     budget_cost: Annotated[float | None, typer.Option("--budget-cost", min=0, help="US dollars.")] = None,
     budget_time: Annotated[str | None, typer.Option("--budget-time", help="For example 45m or 2h.")] = None,
     budget_steps: Annotated[int | None, typer.Option("--budget-steps", min=1)] = None,
+    memory: Annotated[
+        bool, typer.Option("--memory/--no-memory", help="Whether the task recalls and keeps what the project knows.")
+    ] = True,
     approval_policy: Annotated[
         str | None,
         typer.Option("--approval-policy", help="What a person approves first: never, on_risk, always, JSON or @FILE."),
@@ -81,6 +84,7 @@ def submit(
         budget_time=budget_time,
         budget_steps=budget_steps,
         approval_policy=approval_policy,
+        memory=memory,
         exclude=exclude or (),
         include_git=include_git,
     )

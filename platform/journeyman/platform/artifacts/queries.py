@@ -34,14 +34,3 @@ async def receipt(session: AsyncSession, task_id: str, attempt: int, position: i
     return await session.scalar(
         sa.select(Receipt).where(Receipt.task_id == task_id, Receipt.attempt == attempt, Receipt.position == position)
     )
-
-
-async def passed_commands(session: AsyncSession, task_id: str) -> Sequence[str]:
-    """The acceptance commands that ever passed, each once, always in the same order."""
-    rows = await session.scalars(
-        sa.select(Receipt.command)
-        .where(Receipt.task_id == task_id, Receipt.passed)
-        .group_by(Receipt.command)
-        .order_by(sa.func.min(Receipt.attempt), sa.func.min(Receipt.position))
-    )
-    return rows.all()

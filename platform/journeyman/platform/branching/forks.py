@@ -117,6 +117,7 @@ def _new_task(fork_id: str, parent: Task, checkpoint: Checkpoint, body: ForkTask
         models=parent.models,
         budget=budget,
         approval_policy=parent.approval_policy,
+        memory=parent.memory,
         labels=parent.labels,
         plan_revision=checkpoint.plan_revision,
         initial_snapshot=parent.initial_snapshot,

@@ -159,7 +159,9 @@ MEMORY_UNINDEXED: Final = Gauge(
     "journeyman_memory_unindexed", "Memories that the index has not followed yet.", registry=REGISTRY
 )
 MEMORY_DEGRADED: Final = Counter(
-    "journeyman_memory_degraded_total", "Recalls that found nothing because the index was down.", registry=REGISTRY
+    "journeyman_memory_degraded_total",
+    "Recalls by words alone, because embedder or index did not answer in time.",
+    registry=REGISTRY,
 )
 
 

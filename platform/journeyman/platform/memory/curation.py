@@ -13,8 +13,8 @@ from journeyman.platform.kit.errors import Conflict, NotFound
 from journeyman.platform.kit.ids import is_id, new_id
 from journeyman.platform.memory import repository
 from journeyman.platform.memory.models import Memory, MemoryChange
-from journeyman.platform.memory.repository import MemoryQuery, Source
-from journeyman.platform.memory.schemas import AddMemory, EditMemory, MemoryFilter
+from journeyman.platform.memory.repository import MemoryQuery, MemoryUse, Source
+from journeyman.platform.memory.schemas import AddMemory, EditMemory, MemoryFilter, MemorySettings
 from journeyman.platform.memory.service import refuse_secret, text_digest
 from journeyman.platform.tasks import service as tasks
 from journeyman.platform.tenancy.service import Principal
@@ -62,6 +62,17 @@ async def page(session: AsyncSession, project_id: str, wanted: MemoryFilter) -> 
         ),
     )
     return page_of(found, wanted.limit, lambda row: Position(row.created_at, row.id))
+
+
+async def settings(session: AsyncSession, project_id: str) -> MemoryUse:
+    """What the project's tasks may do with its memory."""
+    return await repository.project_use(session, project_id)
+
+
+async def change_settings(session: AsyncSession, project_id: str, changes: MemorySettings) -> MemoryUse:
+    """Change what is given, and return what is allowed then."""
+    await repository.set_project_use(session, project_id, changes.model_dump(exclude_none=True))
+    return await repository.project_use(session, project_id)
 
 
 async def trace(session: AsyncSession, project_id: str, memory_id: str) -> Traced:

@@ -14,6 +14,9 @@ if TYPE_CHECKING:
 _BATCH: Final = 4
 """Texts in one request. A small machine needs a second or more for a long one; a request that times out is lost work, and is
 asked for again."""
+_QUERIES: Final = 16
+"""Queries in one request: short, and agents wait for them."""
+_MOST_WAITING: Final = 64
 _MOST_CHARACTERS: Final = 4000
 """Beyond the window of the models meant here (512 tokens); the server cuts what its model does not take."""
 
@@ -27,6 +30,8 @@ class OpenAIEmbedder:
         self._model = model
         self._timeout_s = timeout_s
         self._client: openai.AsyncOpenAI | None = None
+        self._waiting: dict[str | None, list[tuple[str, asyncio.Future[list[float]]]]] = {}
+        self._sending: asyncio.Task[None] | None = None
 
     async def embed_passages(self, texts: list[str], *, project_id: str | None = None) -> list[list[float]]:
         vectors: list[list[float]] = []
@@ -35,7 +40,38 @@ class OpenAIEmbedder:
         return vectors
 
     async def embed_query(self, text: str, *, project_id: str | None = None) -> list[float]:
-        return (await self._embed([text], "query", project_id))[0]
+        """The vector of a query. Queries that come while a request is under way go together in the next one.
+
+        Raises :class:`Unavailable` also when too many wait.
+        """
+        if sum(len(waiting) for waiting in self._waiting.values()) >= _MOST_WAITING:
+            raise Unavailable(f"{_MOST_WAITING} queries wait for the embeddings server already; this one is given up.")
+        future: asyncio.Future[list[float]] = asyncio.get_running_loop().create_future()
+        self._waiting.setdefault(project_id, []).append((text, future))
+        if self._sending is None or self._sending.done():
+            self._sending = asyncio.create_task(self._send_waiting())
+        return await future
+
+    async def _send_waiting(self) -> None:
+        """One request at a time, each for the queries of one project, until none waits."""
+        while self._waiting:
+            project_id = next(iter(self._waiting))
+            waiting = [each for each in self._waiting.pop(project_id) if not each[1].done()]
+            batch, rest = waiting[:_QUERIES], waiting[_QUERIES:]
+            if rest:
+                self._waiting[project_id] = rest
+            if not batch:
+                continue
+            try:
+                vectors = await self._embed([text for text, _ in batch], "query", project_id)
+            except Exception as error:  # noqa: BLE001  each of those who wait gets it
+                for _, future in batch:
+                    if not future.done():
+                        future.set_exception(error)
+            else:
+                for (_, future), vector in zip(batch, vectors, strict=True):
+                    if not future.done():
+                        future.set_result(vector)
 
     async def _embed(self, texts: list[str], input_type: str, project_id: str | None) -> list[list[float]]:
         client = await self._connected()
@@ -72,6 +108,8 @@ class OpenAIEmbedder:
         return self._client
 
     async def close(self) -> None:
+        if self._sending is not None:
+            self._sending.cancel()
         if self._client is not None:
             await self._client.close()
 

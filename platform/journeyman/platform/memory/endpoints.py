@@ -21,13 +21,15 @@ from journeyman.platform.memory.schemas import (
     MemoryDetail,
     MemoryFilter,
     MemoryPage,
+    MemorySettings,
+    MemorySettingsView,
     MemoryView,
     SearchMemory,
     SearchResult,
     SourceView,
 )
 from journeyman.platform.memory.service import MemoryService
-from journeyman.platform.tenancy.dependencies import PrincipalDep
+from journeyman.platform.tenancy.dependencies import AdminDep, PrincipalDep
 
 router = APIRouter(prefix="/memory", tags=["memory"])
 
@@ -78,6 +80,20 @@ async def add_memory(
     if added.replayed:
         mark_replayed(response)
     return MemoryView.of(added.memory)
+
+
+@router.get("/settings")
+async def read_memory_settings(principal: PrincipalDep, session: SessionDep) -> MemorySettingsView:
+    """Whether the project's tasks may recall and keep memories."""
+    use = await curation.settings(session, principal.project_id)
+    return MemorySettingsView(read=use.read, write=use.write)
+
+
+@router.patch("/settings")
+async def change_memory_settings(changes: MemorySettings, admin: AdminDep, session: SessionDep) -> MemorySettingsView:
+    """Switch the memory of the project off or on, for running tasks too. What is kept stays. Needs an admin key."""
+    use = await curation.change_settings(session, admin.project_id, changes)
+    return MemorySettingsView(read=use.read, write=use.write)
 
 
 @router.get("/{memory_id}")

@@ -1,12 +1,13 @@
 """Memories in PostgreSQL, always within one project."""
 
+import re
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any, Final, NamedTuple
 
 import sqlalchemy as sa
-from sqlalchemy.dialects.postgresql import insert
+from sqlalchemy.dialects.postgresql import JSONB, insert
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from journeyman.platform.events.models import Event
@@ -14,10 +15,13 @@ from journeyman.platform.kit.clock import now
 from journeyman.platform.kit.database import Json
 from journeyman.platform.memory.models import Memory, MemoryChange
 from journeyman.platform.tasks.models import Task
+from journeyman.platform.tenancy.models import Project
 
 CHANNEL: Final = "journeyman_memories"
 """PostgreSQL notification channel: the index is behind the rows."""
 
+_WORD: Final = re.compile(r"\w{3,}")
+_MOST_WORDS: Final = 64
 _LIVE: Final = sa.and_(Memory.deleted_at.is_(None), Memory.superseded_by.is_(None))
 
 
@@ -74,6 +78,54 @@ async def find(session: AsyncSession, project_id: str, query: MemoryQuery) -> Se
     if query.before is not None:
         statement = statement.where(sa.tuple_(Memory.created_at, Memory.id) < sa.tuple_(*query.before))
     return (await session.scalars(statement)).all()
+
+
+class MemoryUse(NamedTuple):
+    """What a task may do with the project's memory."""
+
+    read: bool
+    write: bool
+
+
+async def memory_use(session: AsyncSession, task: Task) -> MemoryUse:
+    """What both the task and its project allow."""
+    project = await session.scalar(sa.select(Project.memory).where(Project.id == task.project_id)) or {}
+    return MemoryUse(*(bool(task.memory.get(name, True) and project.get(name, True)) for name in MemoryUse._fields))
+
+
+async def project_use(session: AsyncSession, project_id: str) -> MemoryUse:
+    """What the project allows."""
+    allowed = await session.scalar(sa.select(Project.memory).where(Project.id == project_id)) or {}
+    return MemoryUse(*(bool(allowed.get(name, True)) for name in MemoryUse._fields))
+
+
+async def set_project_use(session: AsyncSession, project_id: str, changes: Json) -> None:
+    """Change what the project allows; what ``changes`` does not name stays."""
+    await session.execute(
+        sa.update(Project)
+        .where(Project.id == project_id)
+        .values(memory=Project.memory.op("||")(sa.cast(changes, JSONB)))
+    )
+
+
+async def search_text(
+    session: AsyncSession, project_id: str, query: str, kinds: Collection[str], *, limit: int
+) -> list[tuple[Memory, str | None, float]]:
+    """Live memories with any of the query's words, the best first: each with its task's state and a score from 0 to 1."""
+    words = " OR ".join(_WORD.findall(query)[:_MOST_WORDS])
+    asked = sa.func.websearch_to_tsquery("english", words)
+    text = sa.func.to_tsvector("english", Memory.text)
+    score = sa.func.ts_rank(text, asked, 32)
+    statement = (
+        sa.select(Memory, Task.state, score)
+        .outerjoin(Task, Task.id == Memory.task_id)
+        .where(Memory.project_id == project_id, _LIVE, text.op("@@")(asked))
+        .order_by(score.desc(), Memory.id)
+        .limit(limit)
+    )
+    if kinds:
+        statement = statement.where(Memory.kind.in_(kinds))
+    return [(memory, state, float(rank)) for memory, state, rank in await session.execute(statement)]
 
 
 class Stored(NamedTuple):

@@ -164,7 +164,7 @@ class FoundMemory(MemoryView):
 
 
 class SearchResult(BaseModel):
-    """Best first. ``degraded``: the index or the embedder is down, so that nothing could be found, whatever is stored."""
+    """Best first. ``degraded``: the index or the embedder did not answer in time; found by words alone."""
 
     data: list[FoundMemory]
     degraded: bool
@@ -203,3 +203,19 @@ def _state(memory: Memory) -> State:
     if memory.deleted_at is not None:
         return "deleted"
     return "superseded" if memory.superseded_by is not None else "live"
+
+
+class MemorySettings(Input):
+    """What the tasks of the project may do with its memory."""
+
+    read: bool | None = None
+    """Recall what earlier tasks left."""
+    write: bool | None = None
+    """Keep what is learnt for later tasks."""
+
+
+class MemorySettingsView(BaseModel):
+    """What the tasks of the project may do with its memory."""
+
+    read: bool
+    write: bool

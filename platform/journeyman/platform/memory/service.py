@@ -18,7 +18,7 @@ from journeyman.platform.kit.errors import InvalidInput, Unavailable
 from journeyman.platform.kit.ids import derived_id
 from journeyman.platform.kit.logging import get_logger
 from journeyman.platform.kit.metrics import MEMORY_DEGRADED
-from journeyman.platform.kit.redaction import holds_secret
+from journeyman.platform.kit.redaction import holds_secret, redact_text
 from journeyman.platform.kit.settings import Settings
 from journeyman.platform.kit.text import cleaned
 from journeyman.platform.memory import repository
@@ -38,8 +38,13 @@ MIN_SCORE: Final = 0.78
 what answers a question 0.82 to 0.90 (``benchmarks/memory.py``)."""
 
 MAX_QUERY: Final = 2000
-RECALL_S: Final = 10.0
-"""Longest wait for what is known. An agent that works without it is better off than one that waits for it."""
+RECALL_S: Final = 2.0
+"""Seconds that a recall waits for embedder and index; then it searches the rows by their words. A step is not held up longer."""
+MAX_LESSONS: Final = 10
+DEGRADED: Final = (
+    "The memory index did not answer in time: the project's memory was searched by words alone, and more may be known."
+)
+"""What an agent is told of a degraded recall."""
 
 _CANDIDATES: Final = 4
 """How many times more are ranked than are asked for."""
@@ -75,10 +80,14 @@ class Recalled:
 
 @dataclass(frozen=True)
 class Recollection:
-    """``degraded``: the index did not answer, so that nothing could be found, whatever is stored."""
+    """``degraded``: embedder or index did not answer in time, so the memories were found by their words alone.
+
+    ``reason`` is then ``slow`` (no answer within ``RECALL_S``) or ``down``.
+    """
 
     memories: tuple[Recalled, ...]
     degraded: bool = False
+    reason: Literal["slow", "down"] | None = None
 
     @property
     def facts(self) -> dict[str, object]:
@@ -89,6 +98,7 @@ class Recollection:
                 for found in self.memories
             ],
             "degraded": self.degraded,
+            "reason": self.reason,
         }
 
 
@@ -120,11 +130,19 @@ class Learned:
 async def learn(session: AsyncSession, learner: Learner, text: str, kind: Kind) -> Learned:
     """Keep what a task has learnt, with the event that tells of it; once per step key. It is found once indexed.
 
-    Raises :class:`InvalidInput` with code ``looks_like_a_secret``.
+    Raises :class:`InvalidInput` with code ``looks_like_a_secret``, ``holds_verification`` for a text that holds one of the
+    task's acceptance commands, or ``memory_off`` where task or project do not let memories be written.
     """
     text = cleaned(text)
     refuse_secret(text)
-    await lock_task(session, learner.task_id)
+    task = await lock_task(session, learner.task_id)
+    if not (await repository.memory_use(session, task)).write:
+        raise InvalidInput("Not kept: memory is switched off for this task.", code="memory_off")
+    if holds_verification(text, task.acceptance):
+        raise InvalidInput(
+            "Not kept: the text holds an acceptance command, and later tasks must not learn how work is verified.",
+            code="holds_verification",
+        )
     earlier = await repository.event_data(session, step_keys.part(learner.step_key, "memory"))
     if earlier is not None:
         return Learned(earlier["memory_id"], earlier["outcome"], earlier.get("instead"))
@@ -152,6 +170,40 @@ async def learn(session: AsyncSession, learner: Learner, text: str, kind: Kind) 
         assert known is not None
         await repository.note_change(session, known, "confirmed", event_id=event.id)
     return learned
+
+
+async def reflect(session: AsyncSession, project_id: str, task_id: str, lessons: Sequence[tuple[Kind, str]]) -> int:
+    """Keep what a task that has ended taught, at most ``MAX_LESSONS``; once per task. Returns how many were kept.
+
+    The task's log is closed by then, so no event tells of it: the memories name the task. Secrets and texts that hold an
+    acceptance command are left out.
+    """
+    task = await lock_task(session, task_id)
+    if task.reflected_at is not None:
+        return 0
+    task.reflected_at = now()
+    if not (await repository.memory_use(session, task)).write:
+        return 0
+    kept = 0
+    for number, (kind, said) in enumerate(lessons[:MAX_LESSONS]):
+        text = redact_text(cleaned(said))
+        if holds_secret(text) or holds_verification(text, task.acceptance):
+            continue
+        learner = Learner(project_id, task_id, step_keys.part(task_id, "lesson", number), origin="platform")
+        learned, _ = await _store(session, learner, text, kind)
+        if learned.outcome == "confirmed":
+            known = await repository.get(session, project_id, learned.memory_id)
+            assert known is not None
+            await repository.note_change(session, known, "confirmed")
+        kept += learned.outcome != "outranked"
+    await repository.notify(session, project_id)
+    return kept
+
+
+def holds_verification(text: str, acceptance: Sequence[str]) -> bool:
+    """Whether one of the acceptance commands stands in the text, but for white space and case."""
+    squeezed = "".join(text.lower().split())
+    return any((command := "".join(line.lower().split())) and command in squeezed for line in acceptance)
 
 
 async def _store(session: AsyncSession, learner: Learner, text: str, kind: Kind) -> tuple[Learned, int]:
@@ -223,9 +275,11 @@ class MemoryService:
         try:
             async with asyncio.timeout(RECALL_S):
                 matches = await self._matches(project_id, query, max(20, _CANDIDATES * limit))
-        except (Unavailable, TimeoutError):
+        except (Unavailable, TimeoutError) as error:
             MEMORY_DEGRADED.inc()
-            return Recollection((), degraded=True)
+            return await self._by_words(
+                project_id, query, limit, kinds, "slow" if isinstance(error, TimeoutError) else "down"
+            )
         async with self._database.transaction() as session:
             rows = await repository.rows_of(session, project_id, {str(match.payload["memory_id"]) for match in matches})
         candidates: list[Candidate] = []
@@ -245,6 +299,20 @@ class MemoryService:
                 for found in best(candidates, now(), limit)
             )
         )
+
+    async def _by_words(
+        self, project_id: str, query: str, limit: int, kinds: Collection[str], reason: Literal["slow", "down"]
+    ) -> Recollection:
+        """What PostgreSQL's full text search finds in the rows. Scores are on the scale of similarities, from ``MIN_SCORE``."""
+        async with self._database.transaction() as session:
+            rows = await repository.search_text(session, project_id, query, kinds, limit=max(20, _CANDIDATES * limit))
+        memories = {memory.id: memory for memory, _, _ in rows}
+        candidates = [_candidate(memory, state, MIN_SCORE + score / 10) for memory, state, score in rows]
+        found = tuple(
+            Recalled(memories[each.candidate.id], each.candidate.similarity, each.rank)
+            for each in best(candidates, now(), limit)
+        )
+        return Recollection(found, degraded=True, reason=reason)
 
     async def _matches(self, project_id: str, query: str, limit: int) -> list[Match]:
         await self.index.prepare()

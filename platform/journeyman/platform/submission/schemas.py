@@ -156,6 +156,15 @@ class Budget(Input):
     max_steps: Annotated[int, Field(gt=0, le=10**9)] | None = None
 
 
+class MemoryUse(Input):
+    """What the task may do with the project's memory. A project that switches it off outranks the task."""
+
+    read: bool = True
+    """Recall what earlier tasks left."""
+    write: bool = True
+    """Keep what is learnt for later tasks."""
+
+
 class SubmitTask(Input):
     """A job for the agents."""
 
@@ -172,6 +181,7 @@ class SubmitTask(Input):
     models: RoleModels = RoleModels()
     budget: Budget = Budget()
     approval_policy: PolicyInput = "never"
+    memory: MemoryUse = MemoryUse()
     webhooks: Annotated[list[Any], _nothing_yet("this version sends no webhooks")] = []
     metadata: Annotated[
         dict[Annotated[Line, Field(min_length=1, max_length=64)], Annotated[PlainText, Field(max_length=512)]],
@@ -219,6 +229,8 @@ class TaskView(TaskSummary):
     models: Json
     budget: Json
     approval_policy: Json
+    memory: Json
+    """``{read, write}``: what the task may do with the project's memory."""
     webhooks: list[Json]
     initial_snapshot: str | None
     head_snapshot: str | None
@@ -243,6 +255,7 @@ class TaskView(TaskSummary):
             models=task.models,
             budget=task.budget,
             approval_policy=task.approval_policy,
+            memory={"read": True, "write": True} | task.memory,
             webhooks=[],
             initial_snapshot=task.initial_snapshot,
             head_snapshot=task.head_snapshot,

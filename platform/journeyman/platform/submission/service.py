@@ -165,6 +165,7 @@ def _new_task(task_id: str, project_id: str, body: SubmitTask) -> Task:
         models=_stored(body.models),
         budget=_stored(body.budget),
         approval_policy=normalised(body.approval_policy),
+        memory=body.memory.model_dump(),
         labels=body.metadata,
         plan_revision=0,
         initial_snapshot=None,

@@ -29,6 +29,10 @@ class Task(Base):
     budget: Mapped[Json]
     approval_policy: Mapped[Json]
     """``{plan, tools, rules, expires_after_s, escalate_after_s}``; see ``approvals/schemas.py``."""
+    memory: Mapped[Json] = mapped_column(default=dict, server_default=sa.text("'{}'"))
+    """Whether it may recall and keep memories of the project: ``{read, write}``; what is left out is allowed."""
+    reflected_at: Mapped[datetime | None]
+    """When its lessons were kept, after its end."""
     labels: Mapped[Json]
     """What the submitter calls ``metadata``."""
     state: Mapped[str]

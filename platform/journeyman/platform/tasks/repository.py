@@ -17,6 +17,7 @@ FOR_STEP = (
         Task.environment,
         Task.budget,
         Task.approval_policy,
+        Task.memory,
         Task.models,
         Task.model_tier,
         Task.plan_revision,

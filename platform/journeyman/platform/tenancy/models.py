@@ -24,6 +24,8 @@ class Project(Base):
     name: Mapped[str]
     budget: Mapped[Json] = mapped_column(server_default=sa.text("'{}'"))
     """Limits over all tasks: ``{max_tokens, max_cost_usd, max_wall_s, max_steps, period}``."""
+    memory: Mapped[Json] = mapped_column(server_default=sa.text("'{}'"))
+    """Whether its tasks may recall and keep memories: ``{read, write}``; what is left out is allowed."""
     created_at: Mapped[datetime] = mapped_column(server_default=sa.func.now())
 
 

@@ -18,7 +18,8 @@ from journeyman.platform.events.types import EventType
 from journeyman.platform.kit import step_keys
 from journeyman.platform.kit.database import Database
 from journeyman.platform.kit.errors import Conflict
-from journeyman.platform.memory.service import MemoryService
+from journeyman.platform.memory.repository import memory_use
+from journeyman.platform.memory.service import DEGRADED, MemoryService
 from journeyman.platform.plans import repository as plans
 from journeyman.platform.plans.models import Plan
 from journeyman.platform.tasks.models import Task
@@ -189,7 +190,13 @@ class ConversationActivities:
         return TaskBrief(task.instruction, known, tuple(task.acceptance), memories, board)
 
     async def _recall(self, task: Task, opening: OpenThread) -> tuple[str, ...]:
-        """Memories of the project that fit the task and, for a later plan, the reason why the former one was given up."""
+        """Memories of the project that fit the task and, for a later plan, the reason why the former one was given up.
+
+        Empty, and without an event, where the task may not read the memory.
+        """
+        async with self._database.transaction() as session:
+            if not (await memory_use(session, task)).read:
+                return ()
         query = task.instruction[:QUERY]
         if opening.reason:
             query = f"{query[: QUERY // 2]}\n{opening.reason[: QUERY // 2]}"
@@ -204,7 +211,8 @@ class ConversationActivities:
             )
         if event.new:
             self._memory.used(found)
-        return tuple(memory.described for memory in found.memories)
+        known = tuple(memory.described for memory in found.memories)
+        return (*known, DEGRADED) if found.degraded else known
 
     @activity.defn
     @beating

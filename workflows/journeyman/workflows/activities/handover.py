@@ -12,12 +12,10 @@ from journeyman.platform.artifacts import queries
 from journeyman.platform.artifacts import repository as artifacts
 from journeyman.platform.artifacts.models import Receipt
 from journeyman.platform.checkpoints.snapshots import SnapshotStore
-from journeyman.platform.kit import step_keys
 from journeyman.platform.kit.database import Database
 from journeyman.platform.kit.object_store import ObjectStore, put_blob
-from journeyman.platform.kit.redaction import holds_secret, redact_text
+from journeyman.platform.memory import service as memories
 from journeyman.platform.memory.models import Kind
-from journeyman.platform.memory.service import Learner, MemoryService, learn
 from journeyman.platform.plans import repository as plans
 from journeyman.platform.plans.models import Plan, Subtask
 from journeyman.platform.tasks.models import Task
@@ -27,15 +25,13 @@ from journeyman.workflows.heartbeat import beating
 from journeyman.workflows.types import TaskRef
 
 ARTIFACTS_PREFIX: Final = "artifacts/"
-MAX_LESSONS: Final = 10
 
 
 class HandoverActivities:
-    def __init__(self, database: Database, store: ObjectStore, snapshots: SnapshotStore, memory: MemoryService) -> None:
+    def __init__(self, database: Database, store: ObjectStore, snapshots: SnapshotStore) -> None:
         self._database = database
         self._store = store
         self._snapshots = snapshots
-        self._memory = memory
 
     @activity.defn
     @beating
@@ -86,27 +82,12 @@ class HandoverActivities:
     @activity.defn
     @beating
     async def reflect(self, ref: TaskRef) -> None:
-        """Write memories for later tasks of the project: commands that passed, and findings of reviews."""
+        """Keep what reviews found wrong for later tasks, once the task has ended. Nothing of its verification is kept."""
         async with self._database.transaction() as session:
-            task = await session.get_one(Task, ref.task_id)
-            passed = await queries.passed_commands(session, task.id)
-            lessons: list[tuple[Kind, str]] = [
-                ("command", f"`{command}` passes in this project.") for command in passed
-            ]
-            for thread_id in await threads.ids_in_force(session, task.id, Role.REVIEWER):
+            lessons: list[tuple[Kind, str]] = []
+            for thread_id in await threads.ids_in_force(session, ref.task_id, Role.REVIEWER):
                 lessons.extend(_mistakes(await threads.bodies(session, thread_id)))
-        for number, (kind, text) in enumerate(lessons[:MAX_LESSONS]):
-            await self._learn(task, number, kind, text)
-        await self._memory.try_to_index(task.project_id)
-
-    async def _learn(self, task: Task, number: int, kind: Kind, text: str) -> None:
-        key = step_keys.part(task.id, "lesson", number)
-        # Commands and findings may hold secrets, and no agent is asked to rephrase them.
-        text = redact_text(text)
-        if holds_secret(text):
-            return
-        async with self._database.transaction() as session:
-            await learn(session, Learner(task.project_id, task.id, key, origin="platform"), text, kind)
+            await memories.reflect(session, ref.project_id, ref.task_id, lessons)
 
 
 def _mistakes(messages: list[dict[str, Any]]) -> list[tuple[Kind, str]]:

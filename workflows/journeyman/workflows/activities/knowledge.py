@@ -12,7 +12,8 @@ from journeyman.platform.events.log import append
 from journeyman.platform.events.types import EventType
 from journeyman.platform.kit import step_keys
 from journeyman.platform.kit.database import Database
-from journeyman.platform.memory.service import Learner, MemoryService, learn
+from journeyman.platform.memory.repository import memory_use, notify
+from journeyman.platform.memory.service import DEGRADED, Learner, MemoryService, learn
 from journeyman.platform.tasks.models import Task
 from journeyman.platform.tasks.repository import for_step
 from journeyman.platform.threads.search import ANSWER_HEADING, search_task
@@ -37,26 +38,37 @@ class Knowledge:
         if passages:
             said = "\n".join(f"- [{passage.role}, message {passage.seq}] {passage.text}" for passage in passages)
             parts.append(f"{ANSWER_HEADING}\n{said}")
+        parts += await self._recall_project(query)
+        return "\n\n".join(parts) or "Nothing that fits is known."
+
+    async def _recall_project(self, query: str) -> list[str]:
+        """What the project's memory holds, where the task may read it."""
+        thread = self.step.thread
+        async with self.database.transaction() as session:
+            if not (await memory_use(session, await for_step(session, thread.task.task_id))).read:
+                return []
         found = await self.memory.recall(thread.task.project_id, query)
-        if found.memories or found.degraded:
-            async with self.database.transaction() as session:
-                event = await append(
-                    session,
-                    thread.task.task_id,
-                    EventType.MEMORY_RECALLED,
-                    found.facts,
-                    thread_id=thread.thread_id,
-                    subtask_id=thread.subtask_id,
-                    step_key=step_keys.part(self.key, "recalled"),
-                )
-            if event.new:
-                self.memory.used(found)
+        if not found.memories and not found.degraded:
+            return []
+        async with self.database.transaction() as session:
+            event = await append(
+                session,
+                thread.task.task_id,
+                EventType.MEMORY_RECALLED,
+                found.facts,
+                thread_id=thread.thread_id,
+                subtask_id=thread.subtask_id,
+                step_key=step_keys.part(self.key, "recalled"),
+            )
+        if event.new:
+            self.memory.used(found)
+        parts = []
         if found.degraded:
-            parts.append("The project's memory of earlier tasks does not answer at the moment.")
-        elif found.memories:
+            parts.append(DEGRADED)
+        if found.memories:
             known = "\n".join(f"- {memory.described}" for memory in found.memories)
             parts.append(f"Known from earlier tasks (check before relying on it):\n{known}")
-        return "\n\n".join(parts) or "Nothing that fits is known."
+        return parts
 
     async def remember(self, text: str) -> str:
         """Keep a fact for later tasks of the project."""
@@ -64,12 +76,12 @@ class Knowledge:
         learner = Learner(thread.task.project_id, thread.task.task_id, self.key, thread.thread_id, thread.subtask_id)
         async with self.database.transaction() as session:
             learned = await learn(session, learner, text, "fact")
+            await notify(session, thread.task.project_id)
         if learned.outcome == "outranked":
             return f"Not kept: a person has corrected that since. What stands is: {learned.instead}"
-        indexed = await self.memory.try_to_index(thread.task.project_id)
         if learned.outcome == "confirmed":
             return "The project knew that already; it counts for more now."
-        return "Remembered." if indexed else "Remembered; it can be recalled once the memory index answers again."
+        return "Remembered; it can be recalled within seconds."
 
     async def post_note(self, given: PostNote) -> str:
         """Put a note on the task's blackboard."""
