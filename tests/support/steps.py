@@ -13,6 +13,7 @@ from journeyman.platform.events.models import Event
 from journeyman.platform.kit.database import Database
 from journeyman.platform.kit.s3 import S3ObjectStore
 from journeyman.platform.kit.settings import Settings
+from journeyman.platform.leases.admission import Capacity, machine_memory
 from journeyman.platform.leases.service import Leases
 from journeyman.platform.memory.service import memory_service
 from journeyman.platform.sandboxes.local import LocalSandboxDriver
@@ -40,7 +41,7 @@ class StepBench:
         self.database = database
         self.driver = driver
         snapshots = SnapshotStore(store)
-        self.leases = Leases(database, driver, snapshots)
+        self.leases = Leases(database, driver, snapshots, Capacity(machine_memory()))
         self.sandboxes = ThreadSandboxes(self.leases, snapshots)
         # Connects at the first recall, which no test makes.
         memory = memory_service(Settings(), database, stack)

@@ -5,12 +5,14 @@ import asyncio
 import pytest
 import sqlalchemy as sa
 from sqlalchemy.exc import OperationalError
+from temporalio.testing import ActivityEnvironment
 
 from journeyman.platform.inference.errors import ModelUnavailable
 from journeyman.platform.kit.database import Database, create_engine
 from journeyman.platform.kit.errors import Conflict, InvalidInput, JourneymanError, Unavailable
+from journeyman.platform.sandboxes.errors import NoRoomForSandbox
 from journeyman.workflows import timing
-from journeyman.workflows.failures import as_failure
+from journeyman.workflows.failures import UnexpectedErrors, as_failure
 
 
 @pytest.mark.parametrize("error", [InvalidInput("no"), Conflict("no")])
@@ -49,6 +51,17 @@ def test_an_unforeseen_error_is_tried_a_few_times_and_its_text_is_not_shown() ->
     assert failure.non_retryable
     assert "hunter2" not in failure.message
     assert "ValueError" in failure.message
+
+
+def test_attempts_that_only_waited_are_not_counted_as_unexpected() -> None:
+    counter, info = UnexpectedErrors(), ActivityEnvironment.default_info()
+    for _ in range(2 * timing.MAX_UNEXPECTED_ATTEMPTS):
+        full = NoRoomForSandbox("full")
+        assert not as_failure(full, 100, unexpected=counter.count(info, full)).non_retryable
+    for number in range(1, timing.MAX_UNEXPECTED_ATTEMPTS + 1):
+        assert counter.count(info, ValueError()) == number
+    assert as_failure(ValueError(), 100, unexpected=number).non_retryable
+    assert not as_failure(ValueError(), 100, unexpected=number - 1).non_retryable
 
 
 async def test_a_database_that_is_starting_is_waited_for() -> None:

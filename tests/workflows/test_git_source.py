@@ -14,6 +14,7 @@ from journeyman.platform.egress.addresses import AddressPolicy
 from journeyman.platform.egress.destinations import Resolver, resolve_host
 from journeyman.platform.kit.database import Database
 from journeyman.platform.kit.s3 import S3ObjectStore
+from journeyman.platform.leases.admission import Capacity, machine_memory
 from journeyman.platform.leases.service import Leases
 from journeyman.platform.sandboxes.local import LocalSandboxDriver
 from journeyman.platform.tasks.models import Task
@@ -94,7 +95,7 @@ class Preparing:
         snapshots = SnapshotStore(self.store)
         activities = PreparationActivities(
             self.database,
-            Leases(self.database, self.driver, snapshots),
+            Leases(self.database, self.driver, snapshots, Capacity(machine_memory())),
             snapshots,
             addresses=policy,
             resolver=resolver,
@@ -254,7 +255,7 @@ async def _fetch_only(prepare: Preparing, url: str, variables: dict[str, str]) -
         task = await session.get_one(Task, task_id)
         task.environment = {"env": variables}
     snapshots = SnapshotStore(prepare.store)
-    leases = Leases(prepare.database, prepare.driver, snapshots)
+    leases = Leases(prepare.database, prepare.driver, snapshots, Capacity(machine_memory()))
     activities = PreparationActivities(prepare.database, leases, snapshots, addresses=MACHINE)
     report = _Report()
     digest = await activities._clone(task, url, None, report)

@@ -9,6 +9,7 @@ from journeyman.platform.checkpoints.snapshots import SnapshotStore
 from journeyman.platform.events.models import Event
 from journeyman.platform.kit.database import Database
 from journeyman.platform.kit.s3 import S3ObjectStore
+from journeyman.platform.leases.admission import Capacity, machine_memory
 from journeyman.platform.leases.models import SandboxLease
 from journeyman.platform.leases.service import Claim, Leases
 from journeyman.platform.ledger.models import LedgerEntry
@@ -19,7 +20,7 @@ from support.sandboxes import Bare
 
 @pytest.fixture
 def leases(database: Database, driver: SandboxDriver, object_store: S3ObjectStore) -> Leases:
-    return Leases(database, driver, SnapshotStore(object_store))
+    return Leases(database, driver, SnapshotStore(object_store), Capacity(machine_memory()))
 
 
 @pytest.fixture

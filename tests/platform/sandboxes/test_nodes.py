@@ -15,6 +15,7 @@ from journeyman.platform.events.models import Event
 from journeyman.platform.kit.clock import now
 from journeyman.platform.kit.database import Database
 from journeyman.platform.kit.s3 import S3ObjectStore
+from journeyman.platform.leases.admission import Capacity, machine_memory
 from journeyman.platform.leases.models import SandboxLease, SandboxNode
 from journeyman.platform.leases.nodes import DEAD_AFTER, NodeKeeper
 from journeyman.platform.leases.service import Claim, Leases
@@ -24,13 +25,15 @@ from journeyman.platform.sandboxes.registry import reap
 from support.rows import make_project, make_task
 from support.sandboxes import Bare, shell
 
+CAPACITY = Capacity(machine_memory())
+
 
 class Machine:
     def __init__(self, database: Database, store: S3ObjectStore) -> None:
         self.root = Path(tempfile.mkdtemp(prefix="jm-sbx-"))
         self.driver = LocalSandboxDriver(self.root)
-        self.leases = Leases(database, self.driver, SnapshotStore(store))
-        self.keeper = NodeKeeper(database, self.driver)
+        self.leases = Leases(database, self.driver, SnapshotStore(store), CAPACITY)
+        self.keeper = NodeKeeper(database, self.driver, CAPACITY)
 
 
 @pytest.fixture

@@ -1,8 +1,9 @@
 """Which errors Temporal tries again, decided in one place for all activities."""
 
 import logging
+from collections import OrderedDict
 from datetime import timedelta
-from typing import Any
+from typing import Any, Final
 
 from temporalio import activity
 from temporalio.exceptions import ApplicationError, CancelledError
@@ -11,17 +12,22 @@ from temporalio.worker import ActivityInboundInterceptor, ExecuteActivityInput, 
 from journeyman.platform.inference.errors import ModelUnavailable
 from journeyman.platform.kit.errors import JourneymanError
 from journeyman.platform.kit.outages import database_unavailable
-from journeyman.platform.sandboxes.errors import SandboxElsewhere
+from journeyman.platform.sandboxes.errors import NoRoomForSandbox, SandboxElsewhere
 from journeyman.workflows import timing
 
 logger = logging.getLogger(__name__)
 
 
-def as_failure(error: Exception, attempt: int) -> ApplicationError:
+_COUNTED: Final = 10_000
+"""Activities whose unexpected errors a process remembers."""
+
+
+def as_failure(error: Exception, attempt: int, *, unexpected: int | None = None) -> ApplicationError:
     """The failure to report for an activity's error: retryable if the cause may pass by itself, final otherwise.
 
     An unreachable database is retryable without limit. An unexpected error is tried ``timing.MAX_UNEXPECTED_ATTEMPTS`` times;
     its text stays in the worker's log, because it may hold anything. ``attempt``: number of this attempt, from 1.
+    ``unexpected``: number of the activity's unexpected errors with this one; without it every attempt counts as one.
     """
     if isinstance(error, JourneymanError):
         seconds = _retry_after_s(error, attempt)
@@ -37,7 +43,7 @@ def as_failure(error: Exception, attempt: int) -> ApplicationError:
     return ApplicationError(
         f"An unexpected {type(error).__name__} stopped a step of the platform; the worker's log has the details.",
         type="internal_error",
-        non_retryable=attempt >= timing.MAX_UNEXPECTED_ATTEMPTS,
+        non_retryable=(attempt if unexpected is None else unexpected) >= timing.MAX_UNEXPECTED_ATTEMPTS,
     )
 
 
@@ -50,7 +56,32 @@ def _retry_after_s(error: JourneymanError, attempt: int) -> float | None:
     return seconds
 
 
+class UnexpectedErrors:
+    """Counts the unexpected errors of each activity in this process.
+
+    Temporal's own number of attempts also counts those that only waited, for a database or for a sandbox's memory.
+    """
+
+    def __init__(self) -> None:
+        self._counts: OrderedDict[tuple[str, str, str], int] = OrderedDict()
+
+    def count(self, info: activity.Info, error: Exception) -> int:
+        """Number of the activity's unexpected errors, this one included if it is one."""
+        key = (str(info.workflow_id), str(info.workflow_run_id), info.activity_id)
+        expected = isinstance(error, JourneymanError) or database_unavailable(error)
+        found = self._counts.pop(key, 0) + (0 if expected else 1)
+        if found:
+            self._counts[key] = found
+            if len(self._counts) > _COUNTED:
+                self._counts.popitem(last=False)
+        return found
+
+
 class _Inbound(ActivityInboundInterceptor):
+    def __init__(self, next: ActivityInboundInterceptor, unexpected: UnexpectedErrors) -> None:  # noqa: A002  the SDK's name
+        super().__init__(next)
+        self._unexpected = unexpected
+
     async def execute_activity(self, input: ExecuteActivityInput) -> Any:  # noqa: A002  the SDK's name
         try:
             return await super().execute_activity(input)
@@ -58,10 +89,10 @@ class _Inbound(ActivityInboundInterceptor):
             raise
         except Exception as error:
             info = activity.info()
-            failure = as_failure(error, info.attempt)
+            failure = as_failure(error, info.attempt, unexpected=self._unexpected.count(info, error))
             level = logging.WARNING if isinstance(error, JourneymanError) else logging.ERROR
-            if isinstance(error, SandboxElsewhere):
-                level = logging.DEBUG  # expected: the workflow sends the activity to the sandbox's node
+            if isinstance(error, SandboxElsewhere | NoRoomForSandbox):
+                level = logging.DEBUG  # expected: the sandbox is on another node, or waits for memory
             logger.log(
                 level,
                 "activity %s failed at attempt %d: %s",
@@ -76,5 +107,8 @@ class _Inbound(ActivityInboundInterceptor):
 class FailureInterceptor(Interceptor):
     """Reports errors of activities as :func:`as_failure` says, and logs each failed attempt once."""
 
+    def __init__(self) -> None:
+        self._unexpected = UnexpectedErrors()
+
     def intercept_activity(self, next: ActivityInboundInterceptor) -> ActivityInboundInterceptor:  # noqa: A002  the SDK's name
-        return _Inbound(next)
+        return _Inbound(next, self._unexpected)

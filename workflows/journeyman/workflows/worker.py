@@ -24,6 +24,7 @@ from journeyman.platform.kit.object_store import ObjectStore
 from journeyman.platform.kit.s3 import S3ObjectStore
 from journeyman.platform.kit.settings import Settings
 from journeyman.platform.kit.temporal import connect
+from journeyman.platform.leases.admission import Capacity
 from journeyman.platform.leases.nodes import NodeKeeper
 from journeyman.platform.leases.service import Leases
 from journeyman.platform.memory.service import MemoryService, memory_service
@@ -78,6 +79,7 @@ class Resources:
     git_addresses: AddressPolicy
     single_node: bool
     """See ``Settings.single_node``."""
+    capacity: Capacity
 
 
 @asynccontextmanager
@@ -106,13 +108,14 @@ async def open_resources(settings: Settings) -> AsyncIterator[Resources]:
             window=ContextWindow(settings.model_context_tokens, settings.model_max_output_tokens),
             git_addresses=AddressPolicy.for_git(settings),
             single_node=settings.single_node,
+            capacity=Capacity.from_settings(settings),
         )
 
 
 def activities_by_queue(resources: Resources) -> dict[Queue, list[Callable[..., Any]]]:
     """The activities that workers of each queue execute."""
     snapshots = SnapshotStore(resources.store)
-    leases = Leases(resources.database, resources.driver, snapshots)
+    leases = Leases(resources.database, resources.driver, snapshots, resources.capacity)
     approvals = ApprovalActivities(resources.database)
     lifecycle = LifecycleActivities(resources.database, leases)
     branching = BranchingActivities(resources.database, leases)
@@ -226,7 +229,7 @@ async def run(settings: Settings, stop: asyncio.Event) -> None:
             keeping = asyncio.create_task(version.keep(client))
             stack.callback(keeping.cancel)
         if Queue.SANDBOXES in roles:
-            node = NodeKeeper(resources.database, resources.driver)
+            node = NodeKeeper(resources.database, resources.driver, resources.capacity)
             await node.beat()
             beating = asyncio.create_task(node.keep())
             stack.callback(beating.cancel)

@@ -120,6 +120,7 @@ def show(target: Target, task_id: str, *, as_json: bool) -> Exit:
         watch.take_usage(view, usage)
         view.state, view.verified = str(task["state"]), task.get("verified")
         view.paused, view.pause = task.get("paused_reason"), task.get("paused_detail") or {}
+        view.sandbox_wait = (task.get("sandbox_wait") or {}).get("reason")
         _print_task(task, view, newest(receipts), artifacts)
     return Exit.OK
 

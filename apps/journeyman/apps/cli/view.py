@@ -66,6 +66,8 @@ class TaskView:
     """What the pause is for, as ``paused_detail`` of a task."""
     waiting: dict[str, str] = field(default_factory=dict)
     """Approvals that are pending: what each is about, by its id."""
+    sandbox_wait: str | None = None
+    """Why a sandbox waits for memory, while one does."""
     replay: bool = False
     started_at: str | None = None
     finished_at: str | None = None

@@ -26,6 +26,8 @@ def waits(view: TaskView) -> Iterator[Wait]:
         return
     if view.paused:
         yield for_pause(view.task_id, view.paused, view.pause)
+    if view.sandbox_wait:
+        yield Wait(f"{view.sandbox_wait} Nothing has to be done here.")
     pending = list(view.waiting)
     for approval_id in pending[-_SHOWN:]:
         yield for_approval(view, approval_id)

@@ -36,6 +36,7 @@ class EventType(StrEnum):
     MODEL_STARTED = "model.started"
     MODEL_COMPLETED = "model.completed"
     MODEL_FAILED = "model.failed"
+    SANDBOX_QUEUED = "sandbox.queued"
     SANDBOX_LEASED = "sandbox.leased"
     SANDBOX_REPLACED = "sandbox.replaced"
     SANDBOX_RELEASED = "sandbox.released"

@@ -75,6 +75,19 @@ class Settings(BaseSettings):
     """Where local sandboxes keep sockets and scratch; default ``data_dir/sandboxes``."""
     sandbox_allow_unenforced_limits: bool = False
     """Run although this machine cannot enforce every limit (``journeyman status`` lists which)."""
+    sandbox_max_memory_mb: int = Field(default=8 * 1024, ge=64)
+    """Most memory that a task may ask for each of its sandboxes."""
+    sandbox_max_disk_mb: int = Field(default=8 * 1024, ge=16)
+    """Most disk that a task may ask for each of its sandboxes. Their files are in the machine's memory."""
+    sandbox_max_cpus: float = Field(default=16, ge=0.1)
+    """Most processors that a task may ask for each of its sandboxes."""
+    sandbox_max_pids: int = Field(default=4096, ge=16)
+    """Most processes and threads that a task may ask for each of its sandboxes."""
+    sandbox_headroom_mb: int = Field(default=512, ge=0)
+    """Memory of a machine that sandboxes are never promised, and that must be free when another one starts."""
+    sandbox_overcommit: float = Field(default=100, ge=1)
+    """How often the memory and disk of a sandbox of the default size (2 GiB each) are promised: few sandboxes come near their
+    limits. 1 reserves them whole. What a task asks for beyond the default always counts in full."""
     git_allow_private_addresses: bool = False
     """Let tasks clone from hosts in private networks, by plain ``http`` too. Link-local and metadata addresses stay refused."""
     git_allow_own_machine: bool = False

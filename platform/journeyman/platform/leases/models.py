@@ -42,3 +42,16 @@ class SandboxNode(Base):
     id: Mapped[str] = mapped_column(primary_key=True)
     seen_at: Mapped[datetime]
     """When one of its workers last said that it is alive, by the database's clock."""
+    memory_bytes: Mapped[int | None]
+    """What its sandboxes together may be promised."""
+
+
+class SandboxPromise(Base):
+    """Memory that a sandbox on a machine was promised: from before it is made until its lease ends."""
+
+    __tablename__ = "sandbox_promises"
+
+    sandbox_id: Mapped[str] = mapped_column(primary_key=True)
+    node: Mapped[str] = mapped_column(index=True)
+    bytes: Mapped[int]
+    made_at: Mapped[datetime] = mapped_column(server_default=sa.func.clock_timestamp())

@@ -12,6 +12,7 @@ from typing import Final
 
 from journeyman.platform.kit.database import Database
 from journeyman.platform.leases import repository
+from journeyman.platform.leases.admission import FORGOTTEN_AFTER, Capacity
 from journeyman.platform.sandboxes.port import SandboxDriver
 
 logger = logging.getLogger(__name__)
@@ -26,9 +27,10 @@ _SETTLED: Final = timedelta(seconds=5)
 class NodeKeeper:
     """Keeps this machine known as alive, and its sandboxes in step with the leases. One for each worker process."""
 
-    def __init__(self, database: Database, driver: SandboxDriver) -> None:
+    def __init__(self, database: Database, driver: SandboxDriver, capacity: Capacity) -> None:
         self._database = database
         self._driver = driver
+        self._capacity = capacity
 
     async def keep(self) -> None:
         """Run until cancelled. A store or machine that fails for a while is tried again."""
@@ -46,16 +48,18 @@ class NodeKeeper:
         if node is None:
             return
         async with self._database.transaction() as session:
-            await repository.note_alive(session, node)
+            await repository.note_alive(session, node, self._capacity.memory_bytes)
 
     async def tidy(self) -> list[str]:
-        """End the sandboxes here whose leases ended elsewhere; returns their ids."""
-        if self._driver.node is None:
+        """End the sandboxes here whose leases ended elsewhere; returns their ids. Frees what sandboxes that are gone had."""
+        node = self._driver.node
+        if node is None:
             return []
         here = await self._driver.list_ids()
-        if not here:
-            return []
         async with self._database.transaction() as session:
+            await repository.free_forgotten(session, node, here, FORGOTTEN_AFTER)
+            if not here:
+                return []
             ended = list(await repository.ended_before(session, here, _SETTLED))
         for sandbox_id in ended:
             await self._driver.release(sandbox_id)

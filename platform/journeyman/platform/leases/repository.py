@@ -8,7 +8,9 @@ from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from journeyman.platform.kit.clock import now
-from journeyman.platform.leases.models import SandboxLease, SandboxNode
+from journeyman.platform.kit.database import Json
+from journeyman.platform.leases.models import SandboxLease, SandboxNode, SandboxPromise
+from journeyman.platform.tasks.models import Task
 
 
 async def add(session: AsyncSession, lease: SandboxLease) -> None:
@@ -73,13 +75,83 @@ async def ended_before(session: AsyncSession, sandbox_ids: Collection[str], age:
     return rows.all()
 
 
-async def note_alive(session: AsyncSession, node: str) -> None:
-    """Note that the machine was heard of now, by the database's clock."""
+async def note_alive(session: AsyncSession, node: str, memory_bytes: int) -> None:
+    """Note that the machine was heard of now, by the database's clock, and what it has for sandboxes."""
     seen_at = sa.func.clock_timestamp()
     await session.execute(
         insert(SandboxNode)
-        .values(id=node, seen_at=seen_at)
-        .on_conflict_do_update(index_elements=["id"], set_={"seen_at": seen_at})
+        .values(id=node, seen_at=seen_at, memory_bytes=memory_bytes)
+        .on_conflict_do_update(index_elements=["id"], set_={"seen_at": seen_at, "memory_bytes": memory_bytes})
+    )
+
+
+async def lock_node(session: AsyncSession, node: str, memory_bytes: int) -> None:
+    """Lock the machine's account until the transaction ends; note the machine first if it is new."""
+    locked = sa.select(SandboxNode.id).where(SandboxNode.id == node).with_for_update()
+    if await session.scalar(locked) is None:
+        await note_alive(session, node, memory_bytes)
+
+
+async def largest_node(session: AsyncSession, within: timedelta) -> int:
+    """Bytes that the largest machine has for sandboxes, of those heard of that recently."""
+    largest = sa.select(sa.func.max(SandboxNode.memory_bytes)).where(
+        SandboxNode.seen_at > sa.func.clock_timestamp() - within
+    )
+    return int(await session.scalar(largest) or 0)
+
+
+async def promised_bytes(session: AsyncSession, node: str) -> int:
+    """Sum of what the machine's sandboxes were promised."""
+    total = sa.select(sa.func.coalesce(sa.func.sum(SandboxPromise.bytes), 0)).where(SandboxPromise.node == node)
+    return int((await session.scalars(total)).one())
+
+
+async def add_promise(session: AsyncSession, sandbox_id: str, node: str, size: int) -> None:
+    session.add(SandboxPromise(sandbox_id=sandbox_id, node=node, bytes=size))
+    await session.flush()
+
+
+async def free_promise(session: AsyncSession, sandbox_id: str) -> None:
+    """Give back what a sandbox was promised, if it was."""
+    await session.execute(sa.delete(SandboxPromise).where(SandboxPromise.sandbox_id == sandbox_id))
+
+
+async def free_forgotten(session: AsyncSession, node: str, sandbox_ids: Collection[str], age: timedelta) -> int:
+    """Free the machine's promises older than that to sandboxes that are not among those that it has. Returns how many."""
+    freed = await session.scalars(
+        sa.delete(SandboxPromise)
+        .where(
+            SandboxPromise.node == node,
+            SandboxPromise.sandbox_id.not_in(sandbox_ids),
+            SandboxPromise.made_at < sa.func.clock_timestamp() - age,
+        )
+        .returning(SandboxPromise.sandbox_id)
+    )
+    return len(freed.all())
+
+
+async def note_wait(session: AsyncSession, task_id: str, wait: Json) -> bool:
+    """Note on the task which of its sandboxes waits for memory. Returns whether the task's row did not say so yet."""
+    noted = await session.scalar(
+        sa.update(Task)
+        .where(
+            Task.id == task_id,
+            sa.or_(Task.sandbox_wait.is_(None), Task.sandbox_wait["purpose"].astext != wait["purpose"]),
+        )
+        .values(sandbox_wait=wait)
+        .returning(Task.id)
+        .execution_options(synchronize_session=False)
+    )
+    return noted is not None
+
+
+async def end_wait(session: AsyncSession, task_id: str, purpose: str) -> None:
+    """Take the note away once the sandbox has its memory."""
+    await session.execute(
+        sa.update(Task)
+        .where(Task.id == task_id, Task.sandbox_wait["purpose"].astext == purpose)
+        .values(sandbox_wait=None)
+        .execution_options(synchronize_session=False)
     )
 
 

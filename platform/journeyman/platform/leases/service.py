@@ -14,10 +14,11 @@ from journeyman.platform.kit.clock import now
 from journeyman.platform.kit.database import Database
 from journeyman.platform.kit.ids import new_id
 from journeyman.platform.leases import repository
+from journeyman.platform.leases.admission import Admission, Capacity
 from journeyman.platform.leases.models import SandboxLease
 from journeyman.platform.leases.nodes import DEAD_AFTER
 from journeyman.platform.ledger.repository import charge_sandbox
-from journeyman.platform.sandboxes.errors import SandboxElsewhere, SandboxLost
+from journeyman.platform.sandboxes.errors import NoRoomForSandbox, SandboxElsewhere, SandboxLost
 from journeyman.platform.sandboxes.observation import observed_lease
 from journeyman.platform.sandboxes.port import Sandbox, SandboxDriver, SandboxSpec
 
@@ -57,9 +58,10 @@ class Provisioner(Protocol):
 class Leases:
     """Leases sandboxes and replaces lost ones from the newest snapshot, never silently."""
 
-    def __init__(self, database: Database, driver: SandboxDriver, snapshots: SnapshotStore) -> None:
+    def __init__(self, database: Database, driver: SandboxDriver, snapshots: SnapshotStore, capacity: Capacity) -> None:
         self._database = database
         self._driver = driver
+        self._admission = Admission(driver.node, capacity)
         self._snapshots = snapshots
 
     async def acquire(
@@ -69,7 +71,8 @@ class Leases:
 
         ``lease_id``: what :func:`leased` has just said, to save asking again. Every new lease is an event:
         ``sandbox.leased`` for the first, ``sandbox.replaced`` for one that follows a loss. Raises
-        :class:`SandboxElsewhere` when the sandbox is on another machine that is alive.
+        :class:`SandboxElsewhere` when the sandbox is on another machine that is alive, :class:`NoRoomForSandbox` while
+        this machine has no memory for it, which is an event and stands in the task's row, and :class:`SandboxTooLarge`.
         """
         if lease_id is None:
             async with self._database.transaction() as session:
@@ -83,8 +86,14 @@ class Leases:
                 if lease.state == "leased":
                     await self.check_node(lease_id, lease.node)
                 await self._driver.release(lease_id)
-        with observed_lease("local"):
-            sandbox = await self._driver.lease(provisioner.spec(new_id("sandbox")))
+        spec = provisioner.spec(new_id("sandbox"))
+        await self._admit(claim, spec, lease_id)
+        try:
+            with observed_lease("local"):
+                sandbox = await self._driver.lease(spec)
+        except BaseException:
+            await self._free(spec.sandbox_id)
+            raise
         try:
             if snapshot is not None:
                 await self._snapshots.restore(sandbox, claim.project_id, snapshot)
@@ -95,11 +104,40 @@ class Leases:
         except IntegrityError:
             # Another worker was faster: its sandbox is the one.
             await self._driver.release(sandbox.id)
+            await self._free(sandbox.id)
             return await self.acquire(claim, snapshot, provisioner)
         except BaseException:
             await self._driver.release(sandbox.id)
+            await self._free(sandbox.id)
             raise
         return LeasedSandbox(sandbox, fresh=True, lost_id=lost_id)
+
+    async def _admit(self, claim: Claim, spec: SandboxSpec, lost_id: str | None) -> None:
+        """Promise the new sandbox its memory, or say in the log and on the task that it waits for some."""
+        try:
+            async with self._database.transaction() as session:
+                if lost_id is not None:
+                    await repository.free_promise(session, lost_id)
+                await self._admission.admit(session, spec.sandbox_id, spec.limits, alive_within=DEAD_AFTER)
+                await repository.end_wait(session, claim.task_id, claim.purpose)
+        except NoRoomForSandbox as error:
+            async with self._database.transaction() as session:
+                wait = {"purpose": claim.purpose, "reason": error.message, **error.details}
+                if await repository.note_wait(session, claim.task_id, wait):
+                    await append(
+                        session,
+                        claim.task_id,
+                        EventType.SANDBOX_QUEUED,
+                        wait,
+                        thread_id=claim.thread_id,
+                        subtask_id=claim.subtask_id,
+                        step_key=f"{claim.task_id}:{claim.purpose}:queued",
+                    )
+            raise
+
+    async def _free(self, sandbox_id: str) -> None:
+        async with self._database.transaction() as session:
+            await repository.free_promise(session, sandbox_id)
 
     async def check_node(self, sandbox_id: str, node: str | None) -> None:
         """Raise :class:`SandboxElsewhere` if the sandbox's ``node`` is another one than this, and alive."""
@@ -169,6 +207,7 @@ class Leases:
 
     async def _end(self, session: AsyncSession, lease: SandboxLease) -> None:
         lease.state = "released"
+        await repository.free_promise(session, lease.id)
         lease.ended_at = moment = now()
         claim = Claim(lease.project_id, lease.task_id, lease.purpose)
         await _note_end(session, claim, lease.id, (moment - lease.leased_at).total_seconds())

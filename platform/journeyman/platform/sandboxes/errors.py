@@ -2,12 +2,14 @@
 
 Unavailable
 ├── SandboxUnavailable   none can be leased here and now
+│   └── NoRoomForSandbox the machine has no memory for it now
 ├── LimitsNotEnforced    this machine cannot hold a sandbox to its limits (not retryable)
 ├── SandboxElsewhere     the sandbox is on another node, which is alive: the work goes there (not retryable here)
 └── SandboxLost          the sandbox is gone or does not answer: lease another, restore a snapshot
 NotFound
 └── ExecNotFound
 InvalidInput
+├── SandboxTooLarge      no machine could ever hold it
 ├── SandboxFileError     ``kind`` says why a file operation was refused
 └── SearchRefused        a pattern that is no regular expression, or takes too long
 RateLimited
@@ -24,6 +26,17 @@ LOST_WHILE_RUNNING: Final = "the sandbox was lost while this command ran"
 
 class SandboxUnavailable(Unavailable):
     code = "sandbox_unavailable"
+
+
+class NoRoomForSandbox(SandboxUnavailable):
+    """The work is given back to the queue: others may end in the meantime, and another machine may have room."""
+
+    code = "no_room_for_sandbox"
+    retry_after_s: ClassVar[float] = 1.0
+
+
+class SandboxTooLarge(InvalidInput):
+    code = "sandbox_too_large"
 
 
 class LimitsNotEnforced(Unavailable):

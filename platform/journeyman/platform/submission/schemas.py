@@ -19,15 +19,11 @@ from journeyman.platform.http.fields import (
 )
 from journeyman.platform.http.pagination import DEFAULT_LIMIT, PageLimit
 from journeyman.platform.kit.database import Json
-from journeyman.platform.tasks.contract import TaskState
+from journeyman.platform.tasks.contract import TERMINAL, TaskState
 from journeyman.platform.tasks.models import Task
 
 MAX_INSTRUCTION: Final = 1024 * 1024
 MAX_COMMAND: Final = 8 * 1024
-MAX_MEMORY_MB: Final = 16 * 1024
-MAX_CPUS: Final = 16
-MAX_PIDS: Final = 4096
-MAX_DISK_MB: Final = 64 * 1024
 
 _ENV_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _REF = re.compile(r"[A-Za-z0-9][A-Za-z0-9._/@+-]*")
@@ -114,12 +110,12 @@ class Network(Input):
 
 
 class TaskResources(Input):
-    """Of each sandbox of the task; what is left out is the platform's default."""
+    """Of each sandbox of the task; what is left out is the platform's default. The installation's settings bound each."""
 
-    memory_mb: Annotated[int, Field(ge=64, le=MAX_MEMORY_MB)] | None = None
-    cpus: Annotated[float, Field(ge=0.1, le=MAX_CPUS, allow_inf_nan=False)] | None = None
-    pids: Annotated[int, Field(ge=16, le=MAX_PIDS)] | None = None
-    disk_mb: Annotated[int, Field(ge=16, le=MAX_DISK_MB)] | None = None
+    memory_mb: Annotated[int, Field(ge=64, le=2**20)] | None = None
+    cpus: Annotated[float, Field(ge=0.1, le=1024, allow_inf_nan=False)] | None = None
+    pids: Annotated[int, Field(ge=16, le=2**22)] | None = None
+    disk_mb: Annotated[int, Field(ge=16, le=2**20)] | None = None
 
 
 class Environment(Input):
@@ -200,6 +196,8 @@ class TaskSummary(BaseModel):
     paused_detail: Json | None
     """What the pause is for: of a budget ``{level, limit, spent, of, period, detail}``."""
     waiting_for: list[str]
+    sandbox_wait: Json | None
+    """A sandbox that waits for memory of the machine: ``{purpose, reason, needed_bytes, free_bytes, capacity_bytes}``."""
     verified: bool | None
     failure: Json | None
     summary: str | None
@@ -282,6 +280,7 @@ def _common(task: Task) -> dict[str, Any]:
         "paused_reason": task.paused_reason,
         "paused_detail": task.paused_detail,
         "waiting_for": task.waiting_for,
+        "sandbox_wait": None if TaskState(task.state) in TERMINAL else task.sandbox_wait,
         "verified": task.verified,
         "failure": task.failure,
         "summary": task.summary,

@@ -25,6 +25,7 @@ from journeyman.platform.submission.schemas import (
     GitWorkspace,
     SubmitTask,
     TaskFilter,
+    TaskResources,
 )
 from journeyman.platform.tasks import repository
 from journeyman.platform.tasks.contract import StartTask, TaskState
@@ -74,6 +75,7 @@ class TaskService:
             return Submitted(await read(session, submission.project_id, earlier), replayed=True)
         check_engine(self._settings, self._catalog, body.instruction)
         await self._check_workspace(session, submission)
+        self._check_resources(body.environment.resources)
         if body.environment.secrets:
             name = body.environment.secrets[0]
             raise refuse("environment.secrets[0]", f"this project has no secret named {name}.", code="unknown_secret")
@@ -85,6 +87,22 @@ class TaskService:
         await outbox.enqueue_start(session, start)
         await session.refresh(task, ["last_seq", "updated_at"])
         return Submitted(task, replayed=False)
+
+    def _check_resources(self, resources: TaskResources) -> None:
+        settings = self._settings
+        for name, limit, setting in (
+            ("memory_mb", settings.sandbox_max_memory_mb, "JOURNEYMAN_SANDBOX_MAX_MEMORY_MB"),
+            ("disk_mb", settings.sandbox_max_disk_mb, "JOURNEYMAN_SANDBOX_MAX_DISK_MB"),
+            ("cpus", settings.sandbox_max_cpus, "JOURNEYMAN_SANDBOX_MAX_CPUS"),
+            ("pids", settings.sandbox_max_pids, "JOURNEYMAN_SANDBOX_MAX_PIDS"),
+        ):
+            asked = getattr(resources, name)
+            if asked is not None and asked > limit:
+                raise refuse(
+                    f"environment.resources.{name}",
+                    f"is {asked}; this installation allows a sandbox at most {limit} ({setting}).",
+                    code="resources_over_limit",
+                )
 
     async def _check_workspace(self, session: AsyncSession, submission: Submission) -> None:
         workspace = submission.body.workspace

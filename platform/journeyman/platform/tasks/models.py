@@ -39,6 +39,8 @@ class Task(Base):
     paused_reason: Mapped[str | None]
     paused_detail: Mapped[Json | None] = mapped_column(JSONB(none_as_null=True))
     """What the pause was for: of a budget ``{level, limit, spent, of, period}``."""
+    sandbox_wait: Mapped[Json | None] = mapped_column(JSONB(none_as_null=True))
+    """``{purpose, reason, needed_bytes, free_bytes, capacity_bytes}`` of a sandbox that waits for memory."""
     waiting_for: Mapped[list[str]]
     verified: Mapped[bool | None]
     """Unknown until the task ends; then whether every acceptance command has a passing receipt."""

@@ -19,6 +19,7 @@ from journeyman.platform.kit import step_keys
 from journeyman.platform.kit.database import Database
 from journeyman.platform.kit.ids import derived_id
 from journeyman.platform.leases.service import Claim, Leases
+from journeyman.platform.sandboxes.errors import SandboxTooLarge
 from journeyman.platform.sandboxes.port import ExecRequest, ExecResult, Sandbox
 from journeyman.platform.tasks.models import Task
 from journeyman.platform.tasks.repository import lock_task
@@ -77,6 +78,16 @@ class PreparationActivities:
         if task.initial_snapshot is not None:
             return Prepared()
         report = _Report()
+        try:
+            await self._make_initial(ref, task, report)
+        except SandboxTooLarge as error:
+            report.problems.append(error.message)
+        if report.problems:
+            return await self._fail(task, report)
+        return Prepared()
+
+    async def _make_initial(self, ref: TaskRef, task: Task, report: _Report) -> None:
+        """Fetch the source, set it up, check it, and make the first snapshot unless the report has problems."""
         source = await self._source(task, report)
         if not report.problems:
             claim = Claim(ref.project_id, ref.task_id, "prepare")
@@ -87,9 +98,6 @@ class PreparationActivities:
                 snapshot = await self._snapshots.capture(sandbox, task.project_id, source)
                 await self._record(task, snapshot, report)
             await self._leases.release(claim)
-        if report.problems:
-            return await self._fail(task, report)
-        return Prepared()
 
     async def _source(self, task: Task, report: _Report) -> str | None:
         """The snapshot that the workspace starts from; None for an empty one."""

@@ -8,6 +8,8 @@ from journeyman.apps.cli.view import PLATFORM, Json, TaskView
 
 
 def _sandbox(_view: TaskView, event: Json, data: Json) -> EventText | None:
+    if event["type"] == "sandbox.queued":
+        return EventText(one_line(str(data.get("reason", "?")), 200), "warn", "", PLATFORM)
     if event["type"] == "sandbox.replaced":
         return EventText(
             "the sandbox was lost; a new one took over",
@@ -41,6 +43,7 @@ def _silent(_view: TaskView, _event: Json, _data: Json) -> None:
 
 
 TEXTS: Final[dict[str, Describe]] = {
+    "sandbox.queued": _sandbox,
     "sandbox.leased": _sandbox,
     "sandbox.replaced": _sandbox,
     "sandbox.released": _sandbox,
