@@ -126,3 +126,20 @@ async def test_a_task_that_no_script_plays_any_more_waits_for_a_model(platform: 
     outcome = await platform.end(task_id, 120)
     assert outcome.task["verified"] is True
     assert [event["data"]["reason"] for event in outcome.of("task.resumed")] == ["model_unavailable"]
+
+
+async def test_a_refused_call_pauses_the_task_in_the_engines_words(platform: Platform) -> None:
+    task_id = await platform.submit(simple({**shell("echo 1"), "fault": {"kind": "status", "status": 400, "times": 1}}))
+    paused = await platform.wait_for(task_id, lambda task: task["paused_reason"] or task["finished_at"])
+    assert paused["paused_reason"] == "model_refused", paused["failure"]
+    assert "HTTP 400" in paused["paused_detail"]["detail"]
+    assert (await platform.client.post(f"/v1/tasks/{task_id}/resume")).status_code == 200
+    outcome = await platform.end(task_id)
+    assert outcome.task["state"] == "succeeded"
+
+
+async def test_a_refused_account_is_shown_at_once_and_ends_by_itself(platform: Platform) -> None:
+    fault = {"kind": "status", "status": 402, "retry_after": 1, "times": 2}
+    outcome = await platform.run(simple({**shell("echo 1"), "fault": fault}))
+    assert outcome.task["state"] == "succeeded"
+    assert [event["data"]["reason"] for event in outcome.of("task.paused", "task.resumed")] == ["model_account"] * 2

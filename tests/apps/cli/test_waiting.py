@@ -55,6 +55,9 @@ CASES: list[tuple[str, dict[str, Any], str, list[str]]] = [
     ("budget", {}, "a larger budget", [f"usage {TASK}", f"resume {TASK} --budget-tokens N"]),
     ("circuit_breaker", {"detail": "round and round"}, "somebody to look", [f'tell {TASK} "…"', f"resume {TASK}"]),
     ("model_unavailable", {"detail": "away"}, "the model and goes on by itself", []),
+    ("model_account", {"detail": "no credit"}, "the model's account", []),
+    ("model_refused", {"detail": "no such model"}, "no such model", [f"resume {TASK}"]),
+    ("content_filtered", {"detail": "flagged"}, "content filter", [f'tell {TASK} "…"', f"resume {TASK}"]),
     ("context_exhausted", {}, "a model with a longer context", [f"resume {TASK}", f"checkpoints {TASK}"]),
 ]
 

@@ -21,7 +21,13 @@ from journeyman.workflows.continuation import is_due
 from journeyman.workflows.control import Interrupted, WorkflowControl
 from journeyman.workflows.types import PendingApprovals, Step, StepOutcome, TaskApprovals, TaskRef, ThreadRef
 
-PAUSES: Final = {"budget_exhausted": "budget", "context_exhausted": "context_exhausted"}
+PAUSES: Final = {
+    "budget_exhausted": "budget",
+    "context_exhausted": "context_exhausted",
+    "context_too_long": "context_exhausted",
+    "content_filtered": "content_filtered",
+    "model_refused": "model_refused",
+}
 """Failures of a step that a person can do something about, and the reason for which the task pauses then."""
 
 

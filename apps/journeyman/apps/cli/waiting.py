@@ -49,6 +49,15 @@ def for_pause(task_id: str, reason: str, detail: Json) -> Wait:
             return Wait("waits for somebody to look: the agents go in circles", (advise, resume))
         case "model_unavailable":
             return Wait("waits for the model and goes on by itself once it answers; nothing has to be done here")
+        case "model_account":
+            return Wait(
+                "waits for the model's account (key, credit or quota) and goes on by itself within a minute once it works again"
+            )
+        case "model_refused":
+            return Wait(f"waits because the model refused the call: {_words(detail)}", (resume,))
+        case "content_filtered":
+            advise = Suggestion("say what to leave out", f'{_on(task_id, "tell")} "…"')
+            return Wait(f"waits because a content filter refused the call: {_words(detail)}", (advise, resume))
         case "context_exhausted":
             return Wait(
                 "waits for a model with a longer context (JOURNEYMAN_MODEL_CONTEXT_TOKENS)",
@@ -98,6 +107,11 @@ def for_approval(view: TaskView, approval_id: str) -> Wait:
 
 def _on(id_: str, verb: str) -> str:
     return f"{command()} {verb} {id_}"
+
+
+def _words(detail: Json) -> str:
+    """What the engine said, on one line."""
+    return " ".join(str(detail.get("detail") or "no reason given").split())[:300]
 
 
 def _number(value: Any) -> float | None:

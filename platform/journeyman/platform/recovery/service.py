@@ -22,7 +22,7 @@ from journeyman.platform.kit.names import SIGNAL_CANCEL, SIGNAL_REWIND, Queue, t
 from journeyman.platform.kit.outages import database_unavailable
 from journeyman.platform.recovery import repository
 from journeyman.platform.recovery.repository import Started
-from journeyman.platform.tasks.contract import StartTask, TaskProgress
+from journeyman.platform.tasks.contract import ENDS_BY_ITSELF, StartTask, TaskProgress
 
 EVERY_S: Final = 15.0
 SETTLED: Final = timedelta(seconds=10)
@@ -96,7 +96,7 @@ class TaskRecovery:
         start = StartTask.model_validate(task.payload)
         progress = TaskProgress.model_validate(applied) if applied is not None else start.progress
         # A task that waits for its model goes on by itself; for all else it waits as before.
-        paused_for = None if task.paused_reason == "model_unavailable" else task.paused_reason
+        paused_for = None if task.paused_reason in ENDS_BY_ITSELF else task.paused_reason
         start = start.model_copy(update={"progress": progress.model_copy(update={"paused_for": paused_for})})
         try:
             await start_task_workflow(self._temporal, start, again=True, sandbox_queue=self._sandbox_queue)

@@ -28,8 +28,20 @@ TERMINAL: Final = frozenset({TaskState.SUCCEEDED, TaskState.FAILED, TaskState.ER
 
 _ENDS: Final = frozenset({TaskState.FAILED, TaskState.ERRORED, TaskState.CANCELLED})
 
-PAUSE_REASONS: Final = ("user", "budget", "circuit_breaker", "model_unavailable", "context_exhausted")
+PAUSE_REASONS: Final = (
+    "user",
+    "budget",
+    "circuit_breaker",
+    "model_unavailable",
+    "model_account",
+    "model_refused",
+    "content_filtered",
+    "context_exhausted",
+)
 """What a task can wait for beside its state."""
+
+ENDS_BY_ITSELF: Final = ("model_unavailable", "model_account")
+"""Reasons to pause that end with the first call that the model answers: the workflow itself is not paused, it retries."""
 
 TRANSITIONS: Final[dict[TaskState, frozenset[TaskState]]] = {
     TaskState.QUEUED: frozenset({TaskState.PREPARING, TaskState.PLANNING, TaskState.RUNNING}) | _ENDS,

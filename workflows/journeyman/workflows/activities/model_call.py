@@ -14,13 +14,15 @@ from journeyman.agents.tools import tool_schemas
 from journeyman.platform.budgets import service as budgets
 from journeyman.platform.events.log import NewEvent, append_all, lock
 from journeyman.platform.events.types import EventType
-from journeyman.platform.inference.errors import ModelUnavailable
+from journeyman.platform.inference.errors import REFUSAL_CODES, ModelRejected, ModelUnavailable
 from journeyman.platform.inference.port import CallIdentity, ModelAnswer, ModelEngine, ModelRequest
+from journeyman.platform.inference.refusals import RefusalKind
 from journeyman.platform.kit import metrics, step_keys
 from journeyman.platform.kit.database import Database
 from journeyman.platform.kit.errors import JourneymanError
 from journeyman.platform.lifecycle import transitions as lifecycle
 from journeyman.platform.steering import repository as steering
+from journeyman.platform.tasks.contract import ENDS_BY_ITSELF
 from journeyman.platform.tasks.models import Task
 from journeyman.platform.threads import repository as threads
 from journeyman.platform.threads.models import Thread
@@ -46,6 +48,8 @@ class ModelCaller:
         self._engine = engine
         self._idle_timeout_s = idle_timeout_s
         self._window = window
+        self._learnt: dict[str, ContextWindow] = {}
+        """By model: the context that its engine named when it refused a prompt."""
 
     async def ask(self, loaded: LoadedStep) -> LoadedStep:
         """Ask the role's model for the step's answer and store it under its step key; returns the step with the answer.
@@ -69,15 +73,32 @@ class ModelCaller:
                 session, task.id, [_event(step, EventType.MODEL_STARTED, attempt=attempt, step=step.number)]
             )
         try:
-            summarize = needs_summary(thread, prompt, self._window)
+            summarize = needs_summary(thread, prompt, self._window_of(task.model_for(step.thread.role)))
             metrics.PROMPT_ASSEMBLY.observe(time.perf_counter() - started)
             if summarize:
                 prompt = await self._compact(task, step, attempt, thread, prompt)
-            answer = await self._complete(self._request(task, step, key, attempt, prompt.array()))
+            try:
+                answer = await self._complete(self._request(task, step, key, attempt, prompt.array()))
+            except ModelRejected as error:
+                if error.code != REFUSAL_CODES[RefusalKind.CONTEXT_TOO_LONG] or summarize:
+                    raise
+                self._learn_context(task.model_for(step.thread.role), error)
+                prompt = await self._compact(task, step, attempt, thread, prompt)
+                answer = await self._complete(self._request(task, step, key, attempt, prompt.array()))
         except JourneymanError as error:
             await self._failed(step, attempt, error)
             raise
         return await self._store(loaded, key, answer)
+
+    def _window_of(self, model: str) -> ContextWindow:
+        return self._learnt.get(model, self._window)
+
+    def _learn_context(self, model: str, refused: ModelRejected) -> None:
+        """Take over the context that the engine named when it refused a prompt, where it is smaller than the settings'."""
+        limit = refused.details.get("limit")
+        window = self._window_of(model)
+        if isinstance(limit, int) and 0 < limit < window.tokens:
+            self._learnt[model] = ContextWindow(limit, min(window.max_output_tokens, limit // 4))
 
     async def _deliver(self, thread_id: str) -> Thread:
         """Append waiting messages from people to the thread; returns the updated thread."""
@@ -91,7 +112,7 @@ class ModelCaller:
             model=task.model_for(step.thread.role),
             messages=messages,
             tools=tool_schemas(step.thread.role),
-            max_tokens=self._window.max_output_tokens,
+            max_tokens=self._window_of(task.model_for(step.thread.role)).max_output_tokens,
             identity=CallIdentity(
                 project_id=task.project_id,
                 request_id=request_id,
@@ -146,7 +167,8 @@ class ModelCaller:
             events = [_completed(step, key, answer), *_content_events(step, answer, message, seq)]
             await append_all(session, task_id, events, locked=True)
             if activity.info().attempt > 1:
-                await lifecycle.resume(session, task_id, only_reason="model_unavailable")
+                for reason in ENDS_BY_ITSELF:
+                    await lifecycle.resume(session, task_id, only_reason=reason)
             if start.task.message_count > start.thread.acted_seq:
                 await steering.mark_acted_on(session, await threads.get_thread(session, thread_id))
             if start.limited:
@@ -167,8 +189,11 @@ class ModelCaller:
         )
         async with self._database.transaction() as session:
             await append_all(session, step.thread.task.task_id, [event])
-            if isinstance(error, ModelUnavailable) and activity.info().attempt >= PAUSE_AFTER_ATTEMPTS:
-                await lifecycle.pause(session, step.thread.task.task_id, "model_unavailable", {"detail": error.message})
+            # A refused account is shown at once: no number of attempts changes it.
+            account = error.code == REFUSAL_CODES[RefusalKind.ACCOUNT]
+            if isinstance(error, ModelUnavailable) and (account or activity.info().attempt >= PAUSE_AFTER_ATTEMPTS):
+                reason = "model_account" if account else "model_unavailable"
+                await lifecycle.pause(session, step.thread.task.task_id, reason, {"detail": error.message})
 
 
 def _event(of: Step, type_: EventType, *, step_key: str | None = None, **data: Any) -> NewEvent:
