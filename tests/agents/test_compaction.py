@@ -11,6 +11,7 @@ from journeyman.agents.compaction import (
     SHORTENED_ROOM,
     NextStep,
     SegmentState,
+    is_summary,
     next_segment,
     next_step,
     summary_request,
@@ -175,3 +176,20 @@ def test_what_the_agent_said_it_would_do_is_carried_through_every_segment():
     _, state = next_segment([*messages, *many], "", state)
     assert len(state.promises) == MAX_PROMISES
     assert state.promises[-1] == "I will do thing 99."
+
+
+@pytest.mark.parametrize(
+    ("answer", "good"),
+    [
+        ("", False),
+        ("  \n", False),
+        ("<so_far>\n\n</so_far>", False),
+        ("OK.", False),
+        ("I'm sorry, but I can't help with that request.", False),
+        ("I cannot continue this conversation.", False),
+        ("1. Goal: make the tests pass. 2. Done: read src/app.py.", True),
+        ("I cannot reproduce the failure. " + "Done: read src/app.py and ran the tests. " * 20, True),
+    ],
+)
+def test_an_empty_or_refused_summary_is_none(answer, good):
+    assert is_summary(answer) is good

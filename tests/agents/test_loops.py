@@ -2,7 +2,7 @@ import random
 
 import pytest
 
-from journeyman.agents.loops import Alarm, Step, Thresholds, Window, observe, spelled
+from journeyman.agents.loops import Alarm, ObservedCall, Thresholds, Window, observe, spelled
 
 
 def run(steps, thresholds=None) -> list[Alarm]:
@@ -16,7 +16,7 @@ def run(steps, thresholds=None) -> list[Alarm]:
 
 
 def call(name="a", result="r", workspace="w0", tokens=0, *, slow=False):
-    return Step(tool="shell", arguments=name, result=result, workspace=workspace, new_tokens=tokens, slow=slow)
+    return ObservedCall(tool="shell", arguments=name, result=result, workspace=workspace, new_tokens=tokens, slow=slow)
 
 
 def trips(steps):

@@ -21,8 +21,8 @@ def digest(value: Any) -> str:
 
 
 def printable(text: str) -> str:
-    r"""The text with lone surrogates written out as ``\udXXX``, so that it can be stored and sent as UTF-8."""
-    return text.encode("utf-8", "backslashreplace").decode("utf-8")
+    r"""The text with lone surrogates and NUL written out (``\udXXX``, ``\x00``), so that it can be stored and sent as UTF-8."""
+    return text.encode("utf-8", "backslashreplace").decode("utf-8").replace("\0", r"\x00")
 
 
 def is_json_object(text: str) -> bool:

@@ -34,6 +34,17 @@ PROMISE_LIMIT: Final = 300
 MIN_TURNS: Final = 4
 """A segment that fills up in fewer turns than this has not gained anything by the summary."""
 
+MIN_SUMMARY: Final = 20
+"""Characters. What is shorter names nothing that could be gone on from."""
+LONGEST_REFUSAL: Final = 600
+_REFUSAL: Final = re.compile(
+    r"(I(?:'|\u2019)m sorry|I am sorry|Sorry|I can(?:'|\u2019)t|I cannot|I(?:'|\u2019)m (?:unable|not able)|I am (?:unable|not able)|As an AI)\b",
+    re.IGNORECASE,
+)
+_AGAIN: Final = (
+    "\nA first answer held no summary. Write it as plain text outside of any reasoning. These are notes to yourself about work "
+    "that is already done; nothing new is asked of you."
+)
 _PROMISE: Final = re.compile(
     r"\b(?:I(?:'|\u2019)ll|I (?:will|must|promise|should still|still have to|still need to|have to|need to)"
     r"|to-?do|remember to|don(?:'|\u2019)t forget|before (?:I )?(?:submit|hand))\b",
@@ -91,8 +102,11 @@ def next_step(state: SegmentState, prompt_tokens: int, *, context_tokens: int, m
     return NextStep.COMPACT
 
 
-def summary_request() -> Message:
-    """The message that asks for the summary. The answer is to be text; a tool call in it is not carried out."""
+def summary_request(*, again: bool = False) -> Message:
+    """The message that asks for the summary. The answer is to be text; a tool call in it is not executed.
+
+    ``again``: the first answer was no summary, see :func:`is_summary`.
+    """
     return user_note(
         "This conversation is about to be replaced by your summary, because it is nearly as long as the model can read. "
         "Answer with the summary alone and call no tool. You will go on from it without seeing anything above, except "
@@ -104,8 +118,14 @@ def summary_request() -> Message:
         "5. Facts: what you found out; commands that work; exact names, numbers and error messages still needed.\n"
         "6. Failed attempts: what was tried, and why it did not work.\n"
         "7. Open promises: everything you said you would do, and every finding or request not yet dealt with.\n"
-        "8. Next: the next three steps."
+        "8. Next: the next three steps." + (_AGAIN if again else "")
     )
+
+
+def is_summary(text: str) -> bool:
+    """Whether an answer to the request can stand for the conversation: it is neither empty nor a refusal."""
+    plain = _untagged(text)
+    return len(plain) >= MIN_SUMMARY and not (len(plain) < LONGEST_REFUSAL and _REFUSAL.match(plain))
 
 
 def next_segment(messages: Sequence[Message], summary: str, state: SegmentState) -> tuple[list[Message], SegmentState]:
@@ -172,16 +192,16 @@ def _carried(messages: Sequence[Message]) -> tuple[list[Message], int]:
     When together they are too long, the older ones are shortened, and only when even that is too much the oldest are
     left out, which the caller says: a constraint that somebody set early must not vanish without a trace.
     """
-    said = [message for message in messages[1:] if message.get("role") == "user"]
-    reviews = [message for message in said if str(message.get("content")).startswith(REVIEW_MARK)]
-    wanted = [
+    from_users = [message for message in messages[1:] if message.get("role") == "user"]
+    reviews = [message for message in from_users if str(message.get("content")).startswith(REVIEW_MARK)]
+    texts = [
         str(message.get("content"))
-        for message in said
+        for message in from_users
         if str(message.get("content")).startswith(PERSON_MARK) or (reviews and message is reviews[-1])
     ]
     kept: list[str] = []
     room = CARRIED_LIMIT
-    for text in reversed(wanted):
+    for text in reversed(texts):
         size = len(text.encode())
         fitting = text if size <= room or not kept else cut_text(text, SHORTENED)
         fitting = cut_text(fitting, CARRIED_LIMIT)
@@ -189,7 +209,7 @@ def _carried(messages: Sequence[Message]) -> tuple[list[Message], int]:
             break
         room -= len(fitting.encode())
         kept.append(fitting)
-    return [user_message(text) for text in kept[::-1]], len(wanted) - len(kept)
+    return [user_message(text) for text in kept[::-1]], len(texts) - len(kept)
 
 
 def _promises(messages: Sequence[Message]) -> list[str]:

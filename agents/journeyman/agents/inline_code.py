@@ -47,7 +47,7 @@ _REACHES: Final = re.compile(
 
 
 @dataclass(frozen=True, slots=True)
-class Effects:
+class CodeEffects:
     """``scripts``: commands it runs. ``removed``: trees it deletes. ``written``: files it may write.
     ``late``: it reaches further than its text shows.
     """
@@ -58,24 +58,24 @@ class Effects:
     late: bool = False
 
 
-def effects_of(interpreter: str, code: str) -> Effects:
+def effects_of(interpreter: str, code: str) -> CodeEffects:
     """Never raises: code that cannot be parsed is ``late``."""
     if len(code) > MAX_CODE:
-        return Effects(late=True)
+        return CodeEffects(late=True)
     if not PYTHON.fullmatch(interpreter):
         return _by_pattern(code)
     try:
         tree = ast.parse(code)
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         found = _by_pattern(code)
-        return Effects(found.scripts, found.removed, found.written, late=True)
+        return CodeEffects(found.scripts, found.removed, found.written, late=True)
     return _of_python(list(ast.walk(tree)))
 
 
-def _by_pattern(code: str) -> Effects:
+def _by_pattern(code: str) -> CodeEffects:
     scripts = [_command(match[1]) for match in _CALLS.finditer(code)]
     rest = _CALLS.sub("", code).replace("require('child_process').", "").replace('require("child_process").', "")
-    return Effects(
+    return CodeEffects(
         tuple(scripts),
         tuple(match[1] for match in _REMOVED.finditer(code)),
         tuple(match[1] for match in _OPENED.finditer(code)),
@@ -83,12 +83,12 @@ def _by_pattern(code: str) -> Effects:
     )
 
 
-def _command(said: str) -> str:
-    parts = re.findall(r"'([^']*)'|\"([^\"]*)\"", said) if said.startswith("[") else []
-    return " ".join(first or second for first, second in parts) if parts else said[1:-1]
+def _command(literal: str) -> str:
+    parts = re.findall(r"'([^']*)'|\"([^\"]*)\"", literal) if literal.startswith("[") else []
+    return " ".join(first or second for first, second in parts) if parts else literal[1:-1]
 
 
-def _of_python(nodes: list[ast.AST]) -> Effects:
+def _of_python(nodes: list[ast.AST]) -> CodeEffects:
     modules = {name.partition(".")[0] for name in _imported(nodes)}
     texts = {node.value for node in nodes if isinstance(node, ast.Constant) and isinstance(node.value, str)}
     calls = [node for node in nodes if isinstance(node, ast.Call)]
@@ -132,7 +132,7 @@ def _of_python(nodes: list[ast.AST]) -> Effects:
             and (node.attr in _RUN or node.attr.startswith(("exec", "spawn")))
         ):
             late = True
-    return Effects(tuple(scripts), tuple(removed), tuple(written), late)
+    return CodeEffects(tuple(scripts), tuple(removed), tuple(written), late)
 
 
 def _paths(call: ast.Call, name: str) -> list[str | None]:

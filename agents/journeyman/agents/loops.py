@@ -58,7 +58,7 @@ class Thresholds(BaseModel):
     spike_history: int = Field(default=15, ge=1)
 
 
-class Step(BaseModel):
+class ObservedCall(BaseModel):
     """One finished tool call. Digests are compared, never read; 16 hex digits of them are kept.
 
     ``workspace`` is the digest after the call; ``None`` for roles that work in a fork, whose changes do not count.
@@ -100,7 +100,7 @@ class Alarm(BaseModel):
     message: str
 
 
-def observe(window: Window, step: Step, thresholds: Thresholds | None = None) -> tuple[Window, Alarm | None]:
+def observe(window: Window, step: ObservedCall, thresholds: Thresholds | None = None) -> tuple[Window, Alarm | None]:
     """The window after the step, and the most serious alarm it gives rise to, if any."""
     limits = thresholds or Thresholds()
     workspace = step.workspace[:_DIGITS] if step.workspace is not None else None
@@ -183,12 +183,12 @@ def _repeat(window: Window, tool: str, limits: Thresholds) -> Alarm | None:
     level = _level(count, limits.repeat_nudge, limits.repeat_trip * (limits.patience if waiting else 1))
     if level is None:
         return None
-    said = f"The same `{tool}` call gave the same result {count} times in a row, and the workspace did not change."
+    fact = f"The same `{tool}` call gave the same result {count} times in a row, and the workspace did not change."
     advice = (
         " Another repetition will not help: change something, look elsewhere, or hand over what is done with a summary "
         "of what blocks you. If you wait for a background command, wait longer within one call."
     )
-    return Alarm(kind="repeat", level=level, message=said + (advice if level == "nudge" else ""))
+    return Alarm(kind="repeat", level=level, message=fact + (advice if level == "nudge" else ""))
 
 
 def _undo(window: Window, limits: Thresholds) -> Alarm | None:
@@ -196,9 +196,9 @@ def _undo(window: Window, limits: Thresholds) -> Alarm | None:
     level = _level(count, limits.undo_nudge, limits.undo_trip)
     if level is None:
         return None
-    said = f"The workspace went from one state to the same other one {count} times: edits take each other back."
+    fact = f"The workspace went from one state to the same other one {count} times: edits take each other back."
     advice = " Decide which of the two is right, by a test if you can, and say in your summary why the other is not."
-    return Alarm(kind="undo", level=level, message=said + (advice if level == "nudge" else ""))
+    return Alarm(kind="undo", level=level, message=fact + (advice if level == "nudge" else ""))
 
 
 def _cycle(window: Window, limits: Thresholds) -> Alarm | None:
@@ -214,9 +214,11 @@ def _cycle(window: Window, limits: Thresholds) -> Alarm | None:
         trip = min(limits.cycle_trip * limits.patience, _kept(limits) // period) if waiting else limits.cycle_trip
         level = _level(length // period, limits.cycle_nudge, trip)
         if level == "trip" or (level == "nudge" and length % period == 0):
-            said = f"The same {period} calls with the same results have been repeated {length // period} times."
-            advice = " You are going in a circle. Step back: what do you know now, and what else could be the cause?"
-            return Alarm(kind="cycle", level=level, message=said + (advice if level == "nudge" else ""))
+            fact = f"The same {period} calls with the same results have been repeated {length // period} times."
+            advice = (
+                " You are going in a circle. ObservedCall back: what do you know now, and what else could be the cause?"
+            )
+            return Alarm(kind="cycle", level=level, message=fact + (advice if level == "nudge" else ""))
     return None
 
 
@@ -229,11 +231,11 @@ def _idle(window: Window, limits: Thresholds) -> Alarm | None:
     level = _level(window.idle, limits.idle_nudge, limits.idle_trip)
     if level is None:
         return None
-    said = f"The last {window.idle} calls left the workspace unchanged."
+    fact = f"The last {window.idle} calls left the workspace unchanged."
     advice = (
         " If you know enough, make a change and test it; if something blocks you, submit a summary of what you found."
     )
-    return Alarm(kind="idle", level=level, message=said + (advice if level == "nudge" else ""))
+    return Alarm(kind="idle", level=level, message=fact + (advice if level == "nudge" else ""))
 
 
 def _spike(window: Window, limits: Thresholds) -> Alarm | None:

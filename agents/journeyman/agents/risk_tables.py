@@ -12,7 +12,7 @@ NOTHING: Final[frozenset[str]] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)
-class Rule:
+class RiskRule:
     """Matches when the subcommand is one of ``verbs``, an option one of ``flags``, an operand one of ``operands``, and no
     option one of ``unless``. What is empty is not looked at. A verb may be two words (``stash drop``).
     """
@@ -52,39 +52,39 @@ _PUBLISHES: Final = "publishes"
 _ELSEWHERE: Final = "changes what runs elsewhere"
 _LOSES: Final = "throws away work that git has not kept"
 _HISTORY: Final = "rewrites git history"
-_RECURSIVE: Final = Rule("changes permissions recursively", flags=_set("-R --recursive"))
+_RECURSIVE: Final = RiskRule("changes permissions recursively", flags=_set("-R --recursive"))
 _WIDE: Final = "deletes widely"
 
 
-def _packages(installs: str, publishes: str = "") -> tuple[Rule, ...]:
-    return Rule(_INSTALLS, _set(installs)), *((Rule(_PUBLISHES, _set(publishes)),) if publishes else ())
+def _packages(installs: str, publishes: str = "") -> tuple[RiskRule, ...]:
+    return RiskRule(_INSTALLS, _set(installs)), *((RiskRule(_PUBLISHES, _set(publishes)),) if publishes else ())
 
 
-RULES: Final[dict[str, tuple[Rule, ...]]] = {
+RULES: Final[dict[str, tuple[RiskRule, ...]]] = {
     "git": (
-        Rule("sends commits to another repository", _set("push send-pack send-email")),
-        Rule(_HISTORY, _set("filter-branch filter-repo replace update-ref prune")),
-        Rule(_HISTORY, _set("rebase"), unless=_set("--abort")),
-        Rule(_HISTORY, _set("commit"), _set("--amend")),
-        Rule(_HISTORY, frozenset({"reflog expire", "reflog delete"})),
-        Rule(_HISTORY, _set("branch"), _set("-D")),
-        Rule(_HISTORY, _set("tag"), _set("-d --delete")),
-        Rule(_LOSES, _set("reset"), _set("--hard --merge --keep")),
-        Rule(_LOSES, _set("gc"), _set("--prune")),
-        Rule(_LOSES, _set("clean"), _set("-f --force"), _set("-n --dry-run")),
-        Rule(_LOSES, frozenset({"stash drop", "stash clear"})),
-        Rule(_LOSES, _set("checkout restore"), unless=_set("--staged"), operands=_set(". :/ *")),
-        Rule(_LOSES, _set("checkout switch"), _set("-f --force --discard-changes")),
-        Rule("changes the machine, not the workspace", _set("config"), _set("--global --system")),
-        Rule("uses credentials", _set("credential")),
-        Rule("runs a command through git", frozenset({"submodule foreach", "bisect run"})),
+        RiskRule("sends commits to another repository", _set("push send-pack send-email")),
+        RiskRule(_HISTORY, _set("filter-branch filter-repo replace update-ref prune")),
+        RiskRule(_HISTORY, _set("rebase"), unless=_set("--abort")),
+        RiskRule(_HISTORY, _set("commit"), _set("--amend")),
+        RiskRule(_HISTORY, frozenset({"reflog expire", "reflog delete"})),
+        RiskRule(_HISTORY, _set("branch"), _set("-D")),
+        RiskRule(_HISTORY, _set("tag"), _set("-d --delete")),
+        RiskRule(_LOSES, _set("reset"), _set("--hard --merge --keep")),
+        RiskRule(_LOSES, _set("gc"), _set("--prune")),
+        RiskRule(_LOSES, _set("clean"), _set("-f --force"), _set("-n --dry-run")),
+        RiskRule(_LOSES, frozenset({"stash drop", "stash clear"})),
+        RiskRule(_LOSES, _set("checkout restore"), unless=_set("--staged"), operands=_set(". :/ *")),
+        RiskRule(_LOSES, _set("checkout switch"), _set("-f --force --discard-changes")),
+        RiskRule("changes the machine, not the workspace", _set("config"), _set("--global --system")),
+        RiskRule("uses credentials", _set("credential")),
+        RiskRule("runs a command through git", frozenset({"submodule foreach", "bisect run"})),
     ),
     **dict.fromkeys(
         ("gh", "glab", "hub"),
         (
-            Rule("uses credentials", _set("auth")),
-            Rule("publishes to a forge", _set("api")),
-            Rule(
+            RiskRule("uses credentials", _set("auth")),
+            RiskRule("publishes to a forge", _set("api")),
+            RiskRule(
                 "publishes to a forge",
                 frozenset(
                     f"{noun} {verb}"
@@ -99,8 +99,10 @@ RULES: Final[dict[str, tuple[Rule, ...]]] = {
     "chgrp": (_RECURSIVE,),
     "setfacl": (_RECURSIVE,),
     "chattr": (_RECURSIVE,),
-    "fuser": (Rule("kills processes", flags=_set("-k --kill")),),
-    "rsync": (Rule(_WIDE, flags=_set("--delete --delete-after --delete-before --delete-during --delete-excluded")),),
+    "fuser": (RiskRule("kills processes", flags=_set("-k --kill")),),
+    "rsync": (
+        RiskRule(_WIDE, flags=_set("--delete --delete-after --delete-before --delete-during --delete-excluded")),
+    ),
     "pip": _packages("install uninstall download"),
     "uv": _packages("add remove sync", "publish"),
     "poetry": _packages("add install update remove", "publish"),
@@ -112,8 +114,8 @@ RULES: Final[dict[str, tuple[Rule, ...]]] = {
     "pnpm": _packages("install i add update remove dlx", "publish"),
     "yarn": _packages("install add upgrade remove dlx up", "publish"),
     "bun": _packages("install i add remove x", "publish"),
-    "npx": (Rule("downloads and runs a package", flags=_set("-y --yes")),),
-    "bunx": (Rule("downloads and runs a package", flags=_set("-y --yes")),),
+    "npx": (RiskRule("downloads and runs a package", flags=_set("-y --yes")),),
+    "bunx": (RiskRule("downloads and runs a package", flags=_set("-y --yes")),),
     "gem": _packages("install update uninstall", "push"),
     "bundle": _packages("install update add"),
     "cargo": _packages("install add remove", "publish yank"),
@@ -124,25 +126,25 @@ RULES: Final[dict[str, tuple[Rule, ...]]] = {
     ),
     **dict.fromkeys(("yum", "dnf"), _packages("install remove update upgrade erase")),
     "apk": _packages("add del upgrade"),
-    "pacman": (Rule(_INSTALLS, flags=_set("-S -R -U")),),
+    "pacman": (RiskRule(_INSTALLS, flags=_set("-S -R -U")),),
     "brew": _packages("install upgrade uninstall"),
     "snap": _packages("install remove"),
-    "dpkg": (Rule(_INSTALLS, flags=_set("-i --install -r -P --purge")),),
-    "rpm": (Rule(_INSTALLS, flags=_set("-i -U -e")),),
-    "twine": (Rule(_PUBLISHES, _set("upload")),),
+    "dpkg": (RiskRule(_INSTALLS, flags=_set("-i --install -r -P --purge")),),
+    "rpm": (RiskRule(_INSTALLS, flags=_set("-i -U -e")),),
+    "twine": (RiskRule(_PUBLISHES, _set("upload")),),
     **dict.fromkeys(
         ("docker", "podman"),
         (
-            Rule(_PUBLISHES, _set("push")),
-            Rule(_ELSEWHERE, _set("login")),
-            Rule(
+            RiskRule(_PUBLISHES, _set("push")),
+            RiskRule(_ELSEWHERE, _set("login")),
+            RiskRule(
                 _WIDE, frozenset({"system prune", "image prune", "volume prune", "container prune", "rm"}), _set("-f")
             ),
         ),
     ),
-    "helm": (Rule(_ELSEWHERE, _set("install upgrade uninstall rollback")),),
-    "kubectl": (Rule(_ELSEWHERE, _set("apply delete create replace patch scale drain exec")),),
-    **dict.fromkeys(("terraform", "tofu"), (Rule(_ELSEWHERE, _set("apply destroy import")),)),
+    "helm": (RiskRule(_ELSEWHERE, _set("install upgrade uninstall rollback")),),
+    "kubectl": (RiskRule(_ELSEWHERE, _set("apply delete create replace patch scale drain exec")),),
+    **dict.fromkeys(("terraform", "tofu"), (RiskRule(_ELSEWHERE, _set("apply destroy import")),)),
 }
 """Programs that are risky with some arguments."""
 

@@ -24,16 +24,16 @@ from journeyman.agents.risk_tables import (
     VERSIONED,
     WORKSPACE_TOOLS,
     WRITES,
-    Rule,
+    RiskRule,
 )
 from journeyman.agents.shell_commands import SHELLS, Command, unanchored, unknown
-from journeyman.agents.shell_reader import Script, read_script
+from journeyman.agents.shell_reader import ShellScript, read_script
 
 UNKNOWN: Final = "runs a program or subcommand that is not known to stay within the workspace"
 _SYSTEM: Final = re.compile(r"(/usr(/local)?)?/s?bin/[^/]+|/opt/[^ ]*/bin/[^/]+|~/\.local/bin/[^/]+")
 
 
-def risk_of_sequence(parts: Script) -> str | None:
+def risk_of_sequence(parts: ShellScript) -> str | None:
     """What only several commands together show; the reason, or None."""
     if parts.problem:
         return parts.problem
@@ -100,7 +100,7 @@ def _by_rule(command: Command) -> str | None:
     return next((rule.reason for rule in rules if _matches(rule, command, verbs)), None)
 
 
-def _matches(rule: Rule, command: Command, verbs: tuple[str, ...]) -> bool:
+def _matches(rule: RiskRule, command: Command, verbs: tuple[str, ...]) -> bool:
     return (
         (not rule.verbs or not rule.verbs.isdisjoint(verbs))
         and (not rule.flags or command.has(rule.flags))
@@ -132,10 +132,10 @@ def _deletes(command: Command) -> str | None:
     ):
         return "destroys data"
     if name in {"psql", "mysql", "mariadb", "sqlite3", "duckdb"}:
-        said = " ".join([*command.words, command.stdin or ""])
-        if re.search(r"\b(drop\s+(table|database|schema)|truncate\s+table)\b", said, re.IGNORECASE):
+        text = " ".join([*command.words, command.stdin or ""])
+        if re.search(r"\b(drop\s+(table|database|schema)|truncate\s+table)\b", text, re.IGNORECASE):
             return "deletes data of a database"
-        return UNKNOWN if re.search(r"(^|\s)(\.(shell|system)|\\!)", said) else None
+        return UNKNOWN if re.search(r"(^|\s)(\.(shell|system)|\\!)", text) else None
     return None
 
 
@@ -197,11 +197,11 @@ def _credentials(command: Command) -> str | None:
 
 def _settings(command: Command) -> str | None:
     """Variables and settings that make another program run commands."""
-    said = "makes other programs run a command"
+    reason = "makes other programs run a command"
     values = {word.partition("=")[0]: word.partition("=")[2] for word in command.words[1:] if "=" in word}
     for name in command.assigned:
         if RUNS_COMMANDS.fullmatch(name) and values.get(name, "?") not in HARMLESS_PAGERS and not _harmless(name):
-            return said
+            return reason
     if command.name == "git":
         settings = command.after("-c", "--config-env")
         if "config" in _verbs(command) and not command.has(
@@ -213,11 +213,11 @@ def _settings(command: Command) -> str | None:
             for each in settings
             if "=" in each
         ):
-            return said
+            return reason
         if any(GIT_RUNS.fullmatch(each) for each in settings if "=" not in each) and len(command.operands) > 2:
-            return said
+            return reason
         if command.has(frozenset({"--upload-pack", "--receive-pack", "--ext-diff", "--open-files-in-pager", "--exec"})):
-            return said
+            return reason
     return None
 
 

@@ -110,7 +110,7 @@ _WRITERS: Final = frozenset(
     }
 )
 _TO_LAST: Final = frozenset({"cp", "mv", "ln", "install", "rsync", "scp"})
-_SAID_FIRST: Final = frozenset({"chmod", "chown", "chgrp"})
+_MODE_FIRST: Final = frozenset({"chmod", "chown", "chgrp"})
 _NAMED: Final = {
     **dict.fromkeys(("cp", "mv", "ln", "install"), ("-t", "--target-directory")),
     "tar": ("-C", "--directory"),
@@ -132,7 +132,7 @@ def _targets(command: Command) -> Iterable[str]:
     name = command.name
     yield from command.after(*_NAMED.get(name, ()))
     if name in _WRITERS:
-        yield from operands[1:] if name in _SAID_FIRST and "--reference" not in command.text else operands
+        yield from operands[1:] if name in _MODE_FIRST and "--reference" not in command.text else operands
     elif name in _TO_LAST and operands:
         yield operands[-1]
         if name == "mv":

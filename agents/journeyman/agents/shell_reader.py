@@ -36,7 +36,7 @@ _ASSIGNERS: Final = frozenset({"read", "mapfile", "readarray", "getopts", "unset
 
 
 @dataclass(frozen=True, slots=True)
-class Script:
+class ShellScript:
     """All simple commands of a script in order, those in substitutions, in ``sh -c`` and behind wrappers included.
 
     ``problem``: why a part of it was not read, or None.
@@ -60,11 +60,11 @@ class _Work:
         return self.problem is None
 
 
-def read_script(script: str) -> Script:
+def read_script(script: str) -> ShellScript:
     """Reads at most ``MAX_CHARACTERS``; those of scripts within scripts are counted again. Never raises."""
     work = _Work()
     _Reader(work).script(script)
-    return Script(tuple(work.found.values()), work.problem)
+    return ShellScript(tuple(work.found.values()), work.problem)
 
 
 class _Reader(WordReader):
@@ -203,8 +203,8 @@ class _Reader(WordReader):
         name, body = node.child_by_field_name("name"), node.child_by_field_name("body")
         if name is None or body is None:
             return
-        said = re.escape(self._text(name))
-        if re.search(rf"(?<![\w-]){said}\s*(\|\s*{said}|&)(?![\w&-])", self._text(body)):
+        pattern = re.escape(self._text(name))
+        if re.search(rf"(?<![\w-]){pattern}\s*(\|\s*{pattern}|&)(?![\w&-])", self._text(body)):
             self._add(Command((self._text(name),), opaque="multiplies processes without end"))
         self._functions[self._text(name)] = (self._source, body)
 

@@ -47,13 +47,13 @@ def _from_input(command: Command) -> tuple[list[str], str | None]:
         return [], None if {"--version", "--help"} & set(command.words) else LATE_SCRIPT
     last = command.piped[-1]
     if last.name in {"echo", "printf"}:
-        said = [word for word in last.words[1:] if not re.fullmatch(r"-[neE]+", word)]
+        printed = [word for word in last.words[1:] if not re.fullmatch(r"-[neE]+", word)]
         late = (
-            any(map(unknown, said))
-            or (last.name == "printf" and any("%" in word for word in said))
+            any(map(unknown, printed))
+            or (last.name == "printf" and any("%" in word for word in printed))
             or "\\x" in last.text
         )
-        return [" ".join(said).replace("\\n", "\n")], LATE_SCRIPT if late else None
+        return [" ".join(printed).replace("\\n", "\n")], LATE_SCRIPT if late else None
     if last.name == "cat" and last.stdin is not None and not last.operands:
         return [last.stdin], LATE_SCRIPT if unknown(last.stdin) else None
     if last.name == "cat" and last.operands and not any(map(unknown, last.operands)):

@@ -5,7 +5,6 @@ message goes back to the model as the result of the call, so that it can do bett
 """
 
 import json
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from difflib import get_close_matches
@@ -15,14 +14,11 @@ from typing import Any, Final, Literal
 from pydantic import BaseModel, ValidationError
 
 from journeyman.agents import arguments
+from journeyman.agents.bounds import MAX_CHARACTERS, MAX_PROBLEMS, out_of_bounds
 from journeyman.agents.canonical import digest, printable
 from journeyman.agents.plans import Plan, validate_plan
 from journeyman.agents.roles import Role, profile
 from journeyman.agents.schemas import parameters, shape
-
-MAX_ARGUMENT_CHARS: Final = 4_000_000
-_MAX_PROBLEMS: Final = 10
-_SURROGATE: Final = re.compile("[\ud800-\udfff]")
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,6 +163,11 @@ class ToolError:
     code: Literal["unknown_tool", "not_allowed", "invalid_json", "invalid_arguments"]
     message: str
 
+    @property
+    def digest(self) -> str:
+        """Equal for calls that were refused for the same reason; for the circuit breaker."""
+        return digest([self.name, self.code, self.message])
+
 
 @cache
 def _schemas(role: Role) -> bytes:
@@ -205,7 +206,7 @@ def parse_call(role: Role | str, name: str, raw_arguments: str | Mapping[str, An
             return parsed
     else:
         parsed = dict(raw_arguments)
-    problems = _unstorable(parsed)
+    problems = out_of_bounds(parsed)
     if problems:
         return _invalid(tool, problems)
     try:
@@ -243,9 +244,9 @@ def _unavailable(tools: tuple[str, ...], terminal: str, name: str, shown: str, t
 
 def _parse_object(tool: Tool, raw: str) -> dict[str, Any] | ToolError:
     """The JSON object in the text. No text at all counts as no arguments: engines differ in how they write that."""
-    if len(raw) > MAX_ARGUMENT_CHARS:
+    if len(raw) > MAX_CHARACTERS:
         return _broken(
-            tool, f"they have {len(raw):,} characters, more than the {MAX_ARGUMENT_CHARS:,} allowed; use several calls"
+            tool, f"they have {len(raw):,} characters, more than the {MAX_CHARACTERS:,} allowed; use several calls"
         )
     if not raw.strip():
         return {}
@@ -278,29 +279,6 @@ def _no_repetition(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return result
 
 
-def _unstorable(values: dict[str, Any]) -> list[str]:
-    """Text that no file name, command or database column can hold, found without recursion: depth is the model's."""
-    problems: list[str] = []
-    stack: list[tuple[str, Any]] = [("", values)]
-    while stack and len(problems) < _MAX_PROBLEMS:
-        where, value = stack.pop()
-        if isinstance(value, str):
-            if "\0" in value:
-                problems.append(f"`{where}` contains a NUL character; write binary data with `shell`, e.g. printf.")
-            elif _SURROGATE.search(value):
-                problems.append(f"`{where}` contains half of a surrogate pair, which is not a character.")
-        elif isinstance(value, dict):
-            for key, item in reversed(value.items()):
-                name = printable(str(key))[:80]
-                if name != key:
-                    problems.append(f"`{name}` is not the name of an argument.")
-                else:
-                    stack.append((f"{where}.{name}" if where else name, item))
-        elif isinstance(value, list):
-            stack.extend((f"{where}[{index}]", value[index]) for index in range(len(value) - 1, -1, -1))
-    return problems
-
-
 def _broken(tool: Tool, reason: str) -> ToolError:
     return ToolError(
         tool.name,
@@ -311,9 +289,9 @@ def _broken(tool: Tool, reason: str) -> ToolError:
 
 
 def _invalid(tool: Tool, problems: list[str]) -> ToolError:
-    lines = [f"- {printable(problem)}" for problem in problems[:_MAX_PROBLEMS]]
-    if len(problems) > _MAX_PROBLEMS:
-        lines.append(f"- and {len(problems) - _MAX_PROBLEMS} more.")
+    lines = [f"- {printable(problem)}" for problem in problems[:MAX_PROBLEMS]]
+    if len(problems) > MAX_PROBLEMS:
+        lines.append(f"- and {len(problems) - MAX_PROBLEMS} more.")
     return ToolError(
         tool.name,
         "invalid_arguments",
@@ -370,7 +348,6 @@ def _kind(value: Any) -> str:
 
 
 __all__ = [
-    "MAX_ARGUMENT_CHARS",
     "TOOLS",
     "ParsedCall",
     "Plan",

@@ -15,7 +15,7 @@ import pytest
 
 from journeyman.agents import arguments, context
 from journeyman.agents.context import DoneSubtask, Environment, TaskBrief
-from journeyman.agents.loops import Step, Window, observe
+from journeyman.agents.loops import ObservedCall, Window, observe
 from journeyman.agents.output import cut_output
 from journeyman.agents.plans import Plan, ready_subtasks
 from journeyman.agents.review import Next, after_review
@@ -128,7 +128,7 @@ class Rehearsal:
                 result = perform(place, parsed)
                 self.setbacks += role == "coder" and ("FAILED (" in result or "Error: " in result)
                 messages.append(context.tool_message(call["id"], result))
-                window, alarm = observe(window, Step(tool=parsed.name, arguments=parsed.digest, result=result))
+                window, alarm = observe(window, ObservedCall(tool=parsed.name, arguments=parsed.digest, result=result))
                 assert alarm is None, alarm
 
     def play(self) -> Plan:

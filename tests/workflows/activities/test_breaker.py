@@ -2,7 +2,7 @@
 
 import pytest
 
-from journeyman.agents.loops import Step as Call
+from journeyman.agents.loops import ObservedCall as Call
 from journeyman.workflows.activities.breaker import watch
 from journeyman.workflows.types import Step, TaskRef, ThreadRef
 

@@ -32,7 +32,7 @@ class Watched:
         return next((alarm.message for alarm in self.alarms if alarm.level == "trip"), None)
 
 
-def watch(step: Step, remembered: Json | None, observed: Sequence[loops.Step], snapshot: str) -> Watched:
+def watch(step: Step, remembered: Json | None, observed: Sequence[loops.ObservedCall], snapshot: str) -> Watched:
     """Run the circuit breaker over the calls of one answer.
 
     ``remembered``: the window after the step before. ``snapshot``: digest of the workspace after the last call.

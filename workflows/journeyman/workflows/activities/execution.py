@@ -51,7 +51,7 @@ class Execution:
 
     unstored: ExecutedCall | None
     sandbox: ThreadSandbox | None
-    observed: Sequence[loops.Step]
+    observed: Sequence[loops.ObservedCall]
     handover: ParsedCall | None
 
 
@@ -114,7 +114,7 @@ class _Batch:
         """An earlier attempt executed calls of the step, in the sandbox that the thread's row names."""
         self._lost = any(text.endswith((MAY_HAVE_RUN, NOT_BEGUN)) for text in stored)
         """The step's sandbox was lost under one of its calls: what the others did is gone, and none is begun any more."""
-        self._observed: list[loops.Step] = []
+        self._observed: list[loops.ObservedCall] = []
 
     async def run(self) -> Execution:
         await self._store_first_start()
@@ -166,18 +166,19 @@ class _Batch:
         if self._sandbox is not None and self._sandbox.replaced and not self._replacement_told:
             self._replacement_told = True
             result = replace(result, text=f"{await self._replacement_note()}\n\n{result.text}")
-        if isinstance(parsed, ParsedCall) and not parsed.terminal:
+        if isinstance(parsed, ToolError) or not parsed.terminal:
             self._observe(call, parsed, result, slow=time.perf_counter() - began >= loops.SLOW_S)
         blob = None
         if result.output is not None:
             blob = await put_blob(self._store, self._loaded.task.project_id, result.output)
         return ExecutedCall(call, result, blob)
 
-    def _observe(self, call: ToolCall, parsed: ParsedCall, result: ToolResult, *, slow: bool) -> None:
+    def _observe(self, call: ToolCall, parsed: ParsedCall | ToolError, result: ToolResult, *, slow: bool) -> None:
+        # Calls that are refused for the same reason again and again are a loop, too.
         self._observed.append(
-            loops.Step(
+            loops.ObservedCall(
                 tool=parsed.name,
-                arguments=loops.spelled(parsed.values),
+                arguments=parsed.digest if isinstance(parsed, ToolError) else loops.spelled(parsed.values),
                 result=digest(result.text),
                 slow=slow,
                 new_tokens=self._loaded.new_tokens if call.index == 0 else 0,

@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from temporalio import activity
 
-from journeyman.agents.compaction import SegmentState, summary_request
+from journeyman.agents.compaction import SegmentState, is_summary, summary_request
 from journeyman.agents.context import assistant_message, written_arguments
 from journeyman.agents.tools import tool_schemas
 from journeyman.platform.budgets import service as budgets
@@ -19,7 +19,7 @@ from journeyman.platform.inference.port import CallIdentity, ModelAnswer, ModelE
 from journeyman.platform.inference.refusals import RefusalKind
 from journeyman.platform.kit import metrics, step_keys
 from journeyman.platform.kit.database import Database
-from journeyman.platform.kit.errors import JourneymanError
+from journeyman.platform.kit.errors import Conflict, JourneymanError
 from journeyman.platform.lifecycle import transitions as lifecycle
 from journeyman.platform.steering import repository as steering
 from journeyman.platform.tasks.contract import ENDS_BY_ITSELF
@@ -139,6 +139,21 @@ class ModelCaller:
             task, step, step_keys.part(step.key, "summary"), attempt, prompt.array(summary_request())
         )
         answer = await self._complete(request)
+        if not is_summary(answer.text):
+            request = self._request(
+                task,
+                step,
+                step_keys.part(step.key, "summary-again"),
+                attempt,
+                prompt.array(summary_request(again=True)),
+            )
+            answer = await self._complete(request)
+        if not is_summary(answer.text):
+            raise Conflict(
+                "The conversation is nearly as long as the model can read, and the model wrote no summary of it when asked twice. "
+                "Use a model with a longer context, or another one for summaries; nothing was forgotten.",
+                code="context_exhausted",
+            )
         async with self._database.transaction() as session:
             await begin_segment(session, step, prompt.messages(), answer.text, thread.context_tokens)
         async with self._database.transaction() as session:
