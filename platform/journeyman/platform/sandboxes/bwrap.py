@@ -69,30 +69,15 @@ class Machine:
     bwrap: str
     etc: Path
     agent: Path
-    """The agent, compiled for this interpreter."""
+    """Folder of the agent, compiled for this interpreter: ``boot.pyc`` and the package ``agent``."""
     privileged: bool
 
     @classmethod
     def prepare(cls, root: Path) -> "Machine":
         """Write what sandboxes read below ``root/.shared`` (once for each content), and find bubblewrap."""
-        import hashlib
-        import py_compile
-
-        source = Path(__file__).with_name("agent.py")
         shared = root / ".shared"
         shared.mkdir(parents=True, exist_ok=True)
-        version = f"{sys.implementation.cache_tag}-{hashlib.sha256(source.read_bytes()).hexdigest()[:16]}"
-        agent = shared / f"agent-{version}.pyc"
-        if not agent.exists():
-            partial = shared / f"{agent.name}.{secrets.token_hex(6)}"
-            py_compile.compile(
-                str(source),
-                cfile=str(partial),
-                dfile="agent.py",
-                doraise=True,
-                invalidation_mode=py_compile.PycInvalidationMode.UNCHECKED_HASH,
-            )
-            partial.replace(agent)
+        agent = _compile_agent(shared)
         etc = shared / "etc"
         etc.mkdir(exist_ok=True)
         for name, text in _FILES.items():
@@ -103,6 +88,33 @@ class Machine:
                 partial.chmod(0o644)
                 partial.replace(path)
         return cls(find_bwrap(), etc, agent, privileged=os.geteuid() == 0)
+
+
+def _compile_agent(shared: Path) -> Path:
+    """Compile the modules of :mod:`.agent` into a folder named by their content, once for each content."""
+    import hashlib
+    import py_compile
+
+    sources = sorted(Path(__file__).with_name("agent").glob("*.py"))
+    digest = hashlib.sha256(b"".join(source.name.encode() + b"\0" + source.read_bytes() for source in sources))
+    folder = shared / f"agent-{sys.implementation.cache_tag}-{digest.hexdigest()[:16]}"
+    if folder.exists():
+        return folder
+    partial = shared / f"{folder.name}.{secrets.token_hex(6)}"
+    for source in sources:
+        below = "" if source.stem == "boot" else "agent/"
+        py_compile.compile(
+            str(source),
+            cfile=str(partial / f"{below}{source.stem}.pyc"),
+            dfile=f"agent/{source.name}",
+            doraise=True,
+            invalidation_mode=py_compile.PycInvalidationMode.UNCHECKED_HASH,
+        )
+    try:
+        partial.rename(folder)
+    except OSError:  # another process was faster
+        shutil.rmtree(partial)
+    return folder
 
 
 def interpreter() -> str:
@@ -158,11 +170,11 @@ def arguments(machine: Machine, *, info_fd: int, egress: Path | None = None) -> 
         argv += ["--symlink", python, f"{TOOLSET_BIN}/{name}"]
     if egress is not None:
         argv += ["--ro-bind", str(egress), EGRESS_SOCKET]
-    argv += ["--ro-bind", str(machine.agent), "/run/agent.pyc", "--proc", "/proc", "--dev", "/dev"]
+    argv += ["--ro-bind", str(machine.agent), "/run/agent", "--proc", "/proc", "--dev", "/dev"]
     for path in ("/scratch", "/workspace", "/artifacts", "/tmp"):  # noqa: S108  a private one
         argv += ["--perms", "0755", "--dir", path]
     argv += [*_parents(f"{HOME}/x"), "--chdir", "/", "--remount-ro", "/dev", "--remount-ro", "/"]
-    return [*argv, python, "-I", "-S", "-X", "utf8", "/run/agent.pyc"]
+    return [*argv, python, "-I", "-S", "-X", "utf8", "/run/agent/boot.pyc"]
 
 
 def path_variable(*, home: bool) -> str:

@@ -8,6 +8,7 @@ from contextlib import AbstractAsyncContextManager
 from typing import Any, Final
 
 from journeyman.platform.kit.errors import InvalidInput
+from journeyman.platform.sandboxes.agent.protocol import CHUNK, MAX_STDIN
 from journeyman.platform.sandboxes.observation import observed_run
 from journeyman.platform.sandboxes.port import (
     WORKSPACE,
@@ -20,10 +21,9 @@ from journeyman.platform.sandboxes.port import (
     SearchHit,
     TreeEntry,
 )
-from journeyman.platform.sandboxes.wire import UPLOAD_FRAME, Call, Dial, calling
+from journeyman.platform.sandboxes.wire import Call, Dial, calling
 
 MAX_OUTPUT_LIMIT = 16 * 1024 * 1024
-MAX_STDIN = 64 * 1024 * 1024
 MAX_TREE_ENTRIES = 200_000
 MAX_CARRIED_BYTES = 64 * 1024
 """Of small files that a scan brings along, all together."""
@@ -43,8 +43,8 @@ def marker(left_out: int) -> bytes:
 
 def _slices(data: bytes) -> Iterator[tuple[bytes, bool]]:
     """Upload frames, each with whether more follow."""
-    for start in range(0, max(len(data), 1), UPLOAD_FRAME):
-        yield data[start : start + UPLOAD_FRAME], start + UPLOAD_FRAME < len(data)
+    for start in range(0, max(len(data), 1), CHUNK):
+        yield data[start : start + CHUNK], start + CHUNK < len(data)
 
 
 class AgentSandbox:
@@ -115,7 +115,7 @@ class AgentSandbox:
         async for header, payload in call.until_end():
             if "out" in header:
                 kept += payload
-                if len(kept) > output_limit + UPLOAD_FRAME:
+                if len(kept) > output_limit + CHUNK:
                     raise call.lost("it sent more output than was asked for")
             elif "at" in header and on_output is not None:
                 on_output(int(header["at"]), payload)
@@ -134,7 +134,7 @@ class AgentSandbox:
         async with self.call("read", path=path, start=start, length=length) as call:
             async for header, payload in call.until_end():
                 data += payload
-                if "end" not in header and len(data) > MAX_OUTPUT_LIMIT + UPLOAD_FRAME:
+                if "end" not in header and len(data) > MAX_OUTPUT_LIMIT + CHUNK:
                     raise call.lost("it sent more of a file than was asked for")
         return bytes(data)
 
@@ -219,12 +219,12 @@ class AgentSandbox:
             parts: list[list[int]] = []
             buffer = bytearray()
             async for path, data in contents:
-                for start in range(0, len(data), UPLOAD_FRAME):
-                    piece = data[start : start + UPLOAD_FRAME]
+                for start in range(0, len(data), CHUNK):
+                    piece = data[start : start + CHUNK]
                     left[path] -= len(piece)
                     parts.append([index[path], len(piece), int(left[path] <= 0)])
                     buffer += piece
-                    if len(buffer) >= UPLOAD_FRAME or len(parts) >= 1000:
+                    if len(buffer) >= CHUNK or len(parts) >= 1000:
                         await call.send({"parts": parts}, bytes(buffer))
                         parts, buffer = [], bytearray()
             if parts:

@@ -1,4 +1,4 @@
-"""The platform's side of the agent's protocol: framing, and errors.
+"""The platform's side of the agent's protocol (:mod:`.agent.protocol`): requests, deadlines, and errors.
 
 What comes from a sandbox is not trusted: frames are bounded, everything has a deadline, and a malformed answer counts
 as a lost sandbox.
@@ -6,13 +6,13 @@ as a lost sandbox.
 
 import asyncio
 import json
-import struct
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Any
 
 from journeyman.platform.kit.errors import InvalidInput, JourneymanError
+from journeyman.platform.sandboxes.agent.protocol import MAX_HEADER, MAX_PAYLOAD, SIZES, pack
 from journeyman.platform.sandboxes.errors import (
     ExecNotFound,
     SandboxFileError,
@@ -22,10 +22,6 @@ from journeyman.platform.sandboxes.errors import (
     SnapshotRefused,
     TooManyCommands,
 )
-
-MAX_HEADER = 256 * 1024
-MAX_PAYLOAD = 1024 * 1024 + 64 * 1024
-UPLOAD_FRAME = 256 * 1024
 
 Streams = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 Dial = Callable[[], Awaitable[Streams]]
@@ -38,14 +34,6 @@ _ERRORS: dict[str, type[JourneymanError]] = {
     "snapshot_refused": SnapshotRefused,
     "process_limit": TooManyCommands,
 }
-
-
-def pack(header: dict[str, Any], payload: bytes = b"") -> bytes:
-    encoded = json.dumps(header, separators=(",", ":")).encode()
-    if len(encoded) > MAX_HEADER:
-        msg = f"a request's parameters take {len(encoded)} bytes; at most {MAX_HEADER} are possible"
-        raise InvalidInput(msg)
-    return struct.pack(">II", len(encoded), len(payload)) + encoded + payload
 
 
 def error_of(header: dict[str, Any]) -> JourneymanError:
@@ -70,8 +58,13 @@ class Call:
     timeout_s: float
 
     async def send(self, header: dict[str, Any], payload: bytes = b"") -> None:
+        """Send a frame. Raises :class:`InvalidInput` when it is over a limit."""
         try:
-            self.writer.write(pack(header, payload))
+            frame = pack(header, payload)
+        except ValueError as error:
+            raise InvalidInput(str(error)) from None
+        try:
+            self.writer.write(frame)
             async with asyncio.timeout(self.timeout_s):
                 await self.writer.drain()
         except TimeoutError:
@@ -84,7 +77,7 @@ class Call:
         """The next frame. Raises the error that it tells of, or :class:`SandboxLost`."""
         try:
             async with asyncio.timeout(self.timeout_s):
-                header_size, payload_size = struct.unpack(">II", await self.reader.readexactly(8))
+                header_size, payload_size = SIZES.unpack(await self.reader.readexactly(SIZES.size))
                 if header_size > MAX_HEADER or payload_size > MAX_PAYLOAD:
                     raise self.lost("it sent a frame that is too large")
                 header = json.loads(await self.reader.readexactly(header_size))
