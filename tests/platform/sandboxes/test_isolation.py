@@ -249,7 +249,6 @@ class TestHost:
         names = {line.split("=")[0] for line in (await shell(sandbox, "env")).output.decode().splitlines()}
         assert names <= {
             *("PATH", "HOME", "USER", "LOGNAME", "SHELL", "LANG", "TERM", "TMPDIR", "PWD", "SHLVL", "_"),
-            "JOURNEYMAN_EXEC_ID",
         }
 
     async def test_system_is_read_only(self, sandbox: Sandbox):

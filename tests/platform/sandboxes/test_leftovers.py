@@ -1,5 +1,7 @@
 """Processes that a command leaves behind: ended with it where that is asked for, and told."""
 
+import shlex
+
 import pytest
 
 from journeyman.platform.sandboxes.port import Sandbox
@@ -66,3 +68,37 @@ async def test_nothing_left_costs_no_time(sandbox: Sandbox):
     result = await shell(sandbox, "sleep 0.2 & seq 3 | tail -1; wait", end_leftovers=True)
     assert (result.output, result.leftovers) == (b"3\n", 0)
     assert result.duration_s < 0.9
+
+
+ESCAPES = {
+    "own environment": "env -i A=1 setsid bash -c 'setsid sleep 987 &' > /dev/null 2>&1",
+    "another command's id": "(JOURNEYMAN_EXEC_ID=other setsid sleep 987 &) > /dev/null 2>&1",
+    "chain of short-lived parents": "(setsid bash -c '(setsid bash -c \"sleep 0.2; (setsid sleep 987 &)\" &)' &) > /dev/null 2>&1",
+    "reaper given up": (
+        "python3 -c 'import ctypes; ctypes.CDLL(None).prctl(36, 0, 0, 0, 0)'; "
+        "exec python3 -c 'import ctypes, os; ctypes.CDLL(None).prctl(36, 0, 0, 0, 0); "
+        'os.system("(env -i setsid sleep 987 &) > /dev/null 2>&1")\''
+    ),
+}
+
+
+@pytest.mark.parametrize("command", ESCAPES.values(), ids=ESCAPES)
+async def test_no_process_leaves_its_command(sandbox: Sandbox, command: str):
+    """Beside a command in the background, which keeps what is its own."""
+    await shell(sandbox, "exec -a kept tail -f /dev/null", background=True)
+    await shell(sandbox, command, end_leftovers=True)
+    assert await running(sandbox, "sleep") == 0
+    assert await running(sandbox, "kept") == 1
+
+
+@pytest.mark.parametrize("command", ESCAPES.values(), ids=ESCAPES)
+async def test_no_process_survives_a_time_limit(sandbox: Sandbox, command: str):
+    waiting = f"bash -c {shlex.quote(command)}; sleep 986"
+    assert (await shell(sandbox, waiting, timeout_s=2)).timed_out
+    assert await running(sandbox, "sleep") == 0
+
+
+async def test_a_command_cannot_stop_being_a_reaper(sandbox: Sandbox):
+    call = "import ctypes; print(ctypes.CDLL(None).prctl(36, {}, 0, 0, 0))"
+    for value, result in ((0, b"-1\n"), (1 << 32, b"-1\n"), (1, b"0\n")):
+        assert (await shell(sandbox, f"python3 -c '{call.format(value)}'")).output == result

@@ -3,9 +3,9 @@
 import asyncio
 import json
 import re
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
 from contextlib import AbstractAsyncContextManager
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from journeyman.platform.kit.errors import InvalidInput
 from journeyman.platform.sandboxes.agent.protocol import CHUNK, MAX_STDIN
@@ -33,12 +33,34 @@ SEARCH_S = 15.0
 _EXEC_ID = re.compile(r"[A-Za-z0-9_.:/-]{1,200}")
 _KINDS = {"f": "file", "d": "directory", "l": "symlink"}
 _LETTERS = {kind: letter for letter, kind in _KINDS.items()}
+Row = TypeVar("Row")
 _DIGEST = re.compile(r"[0-9a-f]{64}")
 
 
 def marker(left_out: int) -> bytes:
     """The line that stands for the middle of an output that was too long."""
     return f"\n[... {left_out} bytes left out ...]\n".encode()
+
+
+def _batches(rows: Iterable[Row]) -> Iterator[tuple[list[Row], bytes]]:
+    """Rows and their JSON array, about a chunk of bytes each: a frame holds bytes, however many rows they are."""
+    batch: list[Row] = []
+    encoded: list[str] = []
+    size = 0
+    for row in rows:
+        text = json.dumps(row, separators=(",", ":"))
+        batch.append(row)
+        encoded.append(text)
+        size += len(text) + 1
+        if size > CHUNK:
+            yield batch, f"[{','.join(encoded)}]".encode()
+            batch, encoded, size = [], [], 0
+    if batch:
+        yield batch, f"[{','.join(encoded)}]".encode()
+
+
+def _tree_row(entry: TreeEntry) -> list[Any]:
+    return [entry.path, _LETTERS[entry.kind], entry.mode, entry.size, entry.target or entry.sha256]
 
 
 def _slices(data: bytes) -> Iterator[tuple[bytes, bool]]:
@@ -178,9 +200,8 @@ class AgentSandbox:
                 raise call.lost("it sent a scan that cannot be read") from None
 
     async def read_blobs(self, paths: Sequence[str]) -> AsyncIterator[FileChunk]:
-        for start in range(0, len(paths), 1000):
-            batch = list(paths[start : start + 1000])
-            async with self.call("blobs", json.dumps(batch).encode(), timeout_s=120) as call:
+        for batch, encoded in _batches(paths):
+            async with self.call("blobs", encoded, timeout_s=120) as call:
                 expected, offset = 0, 0
                 async for header, payload in call.until_end():
                     position = 0
@@ -199,21 +220,19 @@ class AgentSandbox:
     async def mark(
         self, scan_id: str, digest: str, changed: Sequence[TreeEntry] = (), missing: Sequence[str] = ()
     ) -> None:
-        corrections: dict[str, Any] = {e.path: [_LETTERS[e.kind], e.mode, e.size, e.sha256] for e in changed}
-        corrections.update(dict.fromkeys(missing))
-        async with self.call("mark", json.dumps(corrections).encode(), scan_id=scan_id, digest=digest) as call:
+        rows = [*map(_tree_row, changed), *([path] for path in missing)]
+        first, *rest = [encoded for _, encoded in _batches(rows)] or [b"[]"]
+        async with self.call("mark", first, scan_id=scan_id, digest=digest, more=bool(rest)) as call:
+            for number, encoded in enumerate(rest, 1):
+                await call.send({"more": number < len(rest)}, encoded)
             await call.end()
 
     async def replace_tree(
         self, entries: Sequence[TreeEntry], contents: AsyncIterator[tuple[str, bytes]], digest: str
     ) -> None:
         async with self.call("tree", timeout_s=120, digest=digest) as call:
-            for start in range(0, len(entries), 1000):
-                rows = [
-                    [e.path, _LETTERS[e.kind], e.mode, e.size, e.target or e.sha256]
-                    for e in entries[start : start + 1000]
-                ]
-                await call.send({"entries": len(rows)}, json.dumps(rows).encode())
+            for rows, encoded in _batches(map(_tree_row, entries)):
+                await call.send({"entries": len(rows)}, encoded)
             index = {entry.path: number for number, entry in enumerate(entries)}
             left = {entry.path: entry.size for entry in entries}
             parts: list[list[int]] = []

@@ -99,7 +99,8 @@ _UNACCOUNTED: dict[str, tuple[int | None, int | None]] = {
     "memfd_create": (319, 279),
     "shmget": (29, 194),
 }
-_CLONE, _SOCKET, _IOCTL, _PERSONALITY = (56, 220), (41, 198), (16, 29), (135, 92)
+_CLONE, _SOCKET, _IOCTL, _PERSONALITY, _PRCTL = (56, 220), (41, 198), (16, 29), (135, 92), (157, 167)
+_PR_SET_CHILD_SUBREAPER = 36
 # The agent is process 1 and has the same uid: these must not be turned against it. Index of the pid argument.
 _ABOUT_A_PROCESS: dict[str, tuple[tuple[int, int], int]] = {
     "ioprio_set": ((251, 30), 1),
@@ -229,6 +230,17 @@ def build_filter(machine: str | None = None, *, deny_unaccounted_memory: bool = 
     program.when(_SOCKET[column], _socket_rule())
     program.when(_IOCTL[column], _deny_values(1, _TERMINAL_INJECTION, errno.EPERM))
     program.when(_PERSONALITY[column], _allow_only(0, (0, 0xFFFFFFFF), errno.EPERM))
+    # A command stays the reaper of all that comes from it, so that nothing can leave it.
+    program.when(
+        _PRCTL[column],
+        [
+            _Instruction(_LD, _low(0)),
+            _Instruction(_JEQ, _PR_SET_CHILD_SUBREAPER, 0, 3),
+            _Instruction(_LD, _low(1)),
+            _Instruction(_JEQ, 0, 0, 1),
+            _Instruction(_RET, _error(errno.EPERM)),
+        ],
+    )
     for name, (both, argument) in _ABOUT_A_PROCESS.items():
         rule = _deny_values(argument, (1,), errno.EPERM)
         if name in {"setpriority", "ioprio_set"}:

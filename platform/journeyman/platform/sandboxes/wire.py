@@ -84,8 +84,10 @@ class Call:
                 payload = await self.reader.readexactly(payload_size)
         except TimeoutError:
             raise self.lost(f"it gave no answer for {self.timeout_s:.0f} s") from None
-        except (asyncio.IncompleteReadError, OSError):
-            raise self.lost("its connection broke") from None
+        except asyncio.IncompleteReadError:
+            raise self.lost("it closed the connection in the middle of an operation") from None
+        except OSError as error:
+            raise self.lost(f"its connection failed ({error.strerror or error})") from None
         except ValueError:
             raise self.lost("it sent a frame that is not JSON") from None
         if not isinstance(header, dict):

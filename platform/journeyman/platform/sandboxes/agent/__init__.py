@@ -11,6 +11,7 @@ Its modules therefore import each other relatively, import little, and import it
 ``isolation``       Mounts, user namespace, capabilities, seccomp filter: once, before anything of the task runs
 ``processes``       The process table, memory of processes, signals
 ``command``         One command: its process and a bounded record of its output
+``child``           The forked process that becomes a command
 ``supervisor``      Start, feed, reap and end commands
 ``limits``          Memory and processes of all commands together
 ``commands``        Operations ``run``, ``poll``, ``kill``

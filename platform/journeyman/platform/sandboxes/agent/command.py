@@ -22,7 +22,6 @@ class Command:
         self.total = 0
         self.pid = 0
         self.started = time.monotonic()
-        self.start_ticks = 0
         self.ended = 0.0
         self.deadline = float("inf")
         self.exited_at: float | None = None

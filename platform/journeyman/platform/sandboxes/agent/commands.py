@@ -7,7 +7,6 @@ import time
 
 from .command import Command
 from .loop import HIGH_WATER
-from .processes import MARKER
 from .protocol import CHUNK, MAX_STDIN, OpError
 
 TYPE_CHECKING = False
@@ -121,7 +120,7 @@ class Commands:
         if not os.path.isdir(cwd):
             raise OpError("file_not_found", f"the working directory {cwd} does not exist")
         own = isinstance(wanted, list)  # a program of the platform's: no shell, nothing of the task's environment
-        env = {**(self.basic_env if own else self.env), **header["env"], MARKER: exec_id, "PWD": cwd}
+        env = {**(self.basic_env if own else self.env), **header["env"], "PWD": cwd}
         program = wanted[0] if own else self.shell
         argv = wanted if own else [program.rpartition("/")[2], "-c", wanted]
 

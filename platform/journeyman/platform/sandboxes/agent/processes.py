@@ -4,14 +4,11 @@ from __future__ import annotations
 
 import os
 
-MARKER = "JOURNEYMAN_EXEC_ID"
-"""Environment variable of every command: the id that it was started with."""
-
 
 class Process:
     """One line of ``/proc``."""
 
-    __slots__ = ("parent", "pid", "session", "started")
+    __slots__ = ("parent", "pid", "session")
 
     def __init__(self, pid: int) -> None:
         with open(f"/proc/{pid}/stat", "rb") as file:
@@ -19,7 +16,6 @@ class Process:
         self.pid = pid
         self.parent = int(fields[1])
         self.session = int(fields[3])
-        self.started = int(fields[19])
 
 
 def processes() -> dict[int, Process]:
@@ -31,20 +27,6 @@ def processes() -> dict[int, Process]:
             except (OSError, IndexError, ValueError):
                 continue
     return found
-
-
-def exec_id_of(pid: int) -> str | None:
-    """The command that a process says it belongs to, by the environment it was started with."""
-    try:
-        with open(f"/proc/{pid}/environ", "rb") as file:
-            environment = file.read(256 * 1024)
-    except OSError:
-        return None
-    key = MARKER.encode() + b"="
-    for variable in environment.split(b"\0"):
-        if variable.startswith(key):
-            return os.fsdecode(variable[len(key) :])
-    return None
 
 
 def threads_of(pid: int) -> int:

@@ -186,18 +186,23 @@ class Scans:
     def mark(self, connection: Connection, header: dict[str, Any], payload: bytes) -> Steps:
         """Let the scan ``scan_id``, which is stored under ``digest``, be what the next one is compared with.
 
-        Payload: an object of entries that are stored otherwise than they were scanned, by path; ``null``: not at all.
+        Payload: array of rows as a scan sends them, of what is stored otherwise than it was scanned; a row of a path
+        alone: not stored. ``more`` in a header says that another frame of rows follows.
         """
+        rows = loads(payload)
+        more = header.get("more")
+        while more:
+            part, payload = yield "frame"
+            rows += loads(payload)
+            more = part.get("more")
         if self.tree.pending is not None and self.tree.pending[0] == header["scan_id"]:
             _, self.tree.entries, self.tree.keys = self.tree.pending
             self.tree.pending = None
             self.tree.digest = str(header["digest"])
-            for path, entry in loads(payload or b"{}").items():
+            for path, *entry in rows:
                 self.tree.keys.pop(path, None)
-                if entry is None:
-                    self.tree.entries.pop(path, None)
-                else:
+                if entry:
                     self.tree.entries[path] = (entry[0], entry[1], entry[2], entry[3])
+                else:
+                    self.tree.entries.pop(path, None)
         connection.send({"end": 1})
-        return
-        yield

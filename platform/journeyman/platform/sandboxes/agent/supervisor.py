@@ -6,10 +6,10 @@ import os
 import select
 import time
 
+from .child import become
 from .command import Command
-from .isolation import PR_SET_DUMPABLE, libc, write_file
 from .limits import disk_is_full
-from .processes import Process, exec_id_of, processes, send_signal
+from .processes import Process, processes, send_signal
 from .protocol import OpError
 
 TYPE_CHECKING = False
@@ -53,6 +53,10 @@ class Supervisor:
         self.by_pid: dict[int, Command] = {}
         self.tidied: set[Command] = set()
         """Commands that have ended, but not yet what they left behind."""
+        self.ended: list[Command] = []
+        """Commands that were collected, but whose end is not dealt with yet."""
+        self.orphans: dict[int, set[Command]] = {}
+        """Processes that have outlived their command, by pid, with the commands that they may be of."""
         self.kept = 0
         self.finished: deque[Command] = deque()
         self.pipes: dict[int, Command] = {}
@@ -125,16 +129,12 @@ class Supervisor:
                     os.close(fd)
             raise OpError("process_limit", f"no process can be started: {error.strerror}") from None
         if pid == 0:
-            self.become(body, stdin_read, write_end)
+            become(body, stdin_read, write_end, self.rlimits, self.nice)
         os.close(write_end)
         os.close(stdin_read)
         os.set_blocking(read_end, False)
         command.pid = pid
         command.pipe = read_end
-        try:
-            command.start_ticks = Process(pid).started
-        except (OSError, IndexError):
-            command.start_ticks = 0
         self.by_pid[pid] = command
         self.pipes[read_end] = command
         self.loop.watch(read_end, select.EPOLLIN, lambda: self.read_pipe(read_end))
@@ -143,34 +143,6 @@ class Supervisor:
             os.set_blocking(stdin_write, False)
             command.stdin, command.stdin_fd = memoryview(stdin), stdin_write
             self.loop.watch(stdin_write, select.EPOLLOUT, lambda: self.feed(command))
-
-    def become(self, body: Callable[[], None], stdin: int, output: int) -> None:
-        """In the child: nothing of the agent is left open, then the body takes over. Never returns."""
-        try:
-            signal.set_wakeup_fd(-1)
-            for number in (signal.SIGCHLD, signal.SIGPIPE, signal.SIGINT, signal.SIGXFSZ):
-                signal.signal(number, signal.SIG_DFL)
-            os.setsid()
-            os.dup2(stdin, 0)
-            os.dup2(output, 1)
-            os.dup2(output, 2)
-            os.closerange(3, 65536)
-            # Only now may others look: a process must be dumpable to be allowed to write its own score.
-            libc.prctl(PR_SET_DUMPABLE, 1, 0, 0, 0)
-            try:
-                write_file("/proc/self/oom_score_adj", "500")
-            except OSError:
-                pass
-            os.setpriority(os.PRIO_PROCESS, 0, self.nice)
-            import resource
-
-            for name, limit in self.rlimits.items():
-                resource.setrlimit(getattr(resource, name), (limit, limit))
-            body()
-            os._exit(0)
-        except BaseException as error:  # noqa: BLE001  a child must never return into the agent's loop
-            os.write(2, f"{error}\n".encode("utf-8", "replace"))
-            os._exit(126)
 
     def read_pipe(self, fd: int) -> None:
         command = self.pipes[fd]
@@ -207,6 +179,19 @@ class Supervisor:
         command.stdin_fd, command.stdin = -1, memoryview(b"")
 
     def reap(self) -> None:
+        """Take what has ended: commands get their result, and orphans their owner."""
+        self.collect()
+        ended, self.ended = self.ended, []
+        for command in ended:
+            if command.stdin_fd >= 0:
+                command.stdin = memoryview(b"")
+                self.feed(command)
+            if command.pipe < 0:
+                self.finish(command)
+
+    def collect(self) -> None:
+        """Wait for all processes that have ended, and adopt what they left to the agent."""
+        owners: set[Command] = set()
         while True:
             try:
                 pid, status = os.waitpid(-1, os.WNOHANG)
@@ -214,20 +199,30 @@ class Supervisor:
                 self.children = False
                 return
             if pid == 0:
-                return
+                break
             command = self.by_pid.pop(pid, None)
             if command is None:
+                owners |= self.orphans.pop(pid, set())
                 continue
             if os.WIFSIGNALED(status):
                 command.signal = os.WTERMSIG(status)
             else:
                 command.exit_code = os.WEXITSTATUS(status)
             command.exited_at = time.monotonic()
-            if command.stdin_fd >= 0:
-                command.stdin = memoryview(b"")
-                self.feed(command)
-            if command.pipe < 0:
-                self.finish(command)
+            owners.add(command)
+            self.ended.append(command)
+        if owners:
+            for process in self.strangers(processes()):
+                by_session = {command for command in owners if command.pid == process.session}
+                self.orphans[process.pid] = by_session or set(owners)
+
+    def strangers(self, table: dict[int, Process]) -> list[Process]:
+        """Return the children of the agent that are neither commands nor adopted."""
+        return [
+            process
+            for pid, process in table.items()
+            if process.parent == 1 and pid not in self.by_pid and pid not in self.orphans
+        ]
 
     def finish(self, command: Command) -> None:
         if command.finished or command.exited_at is None or command.killing:
@@ -252,23 +247,20 @@ class Supervisor:
         command.watchers.clear()
 
     def family(self, command: Command) -> list[int]:
-        """The command's process and all that came from it, also through ``setsid`` and double forks.
+        """Return the command's process and all that came from it, whatever they changed about themselves.
 
-        A process belongs by its ancestors, its session, or the environment it was started with. An orphan that tells
-        nothing (it gave up its environment) belongs to any command that it is younger than.
+        A command is the reaper of its descendants, which the seccomp filter keeps it from giving up. What outlives it
+        comes to the agent when it ends, and belongs to what ended at that moment. If several commands ended at once,
+        the session tells, or else it belongs to each of them.
         """
-        table = processes()
-        members = {pid for pid, process in table.items() if command.pid in (pid, process.session)}
-        orphans = []
-        for pid, process in table.items():
-            if pid not in members:
-                owner = exec_id_of(pid)
-                if owner == command.id:
-                    members.add(pid)
-                elif owner is None and process.parent == 1 and process.started >= command.start_ticks:
-                    orphans.append(pid)
-        others = {other.pid for other in self.by_pid.values()}
-        members.update(pid for pid in orphans if pid not in others)
+        for _ in range(100):
+            self.collect()
+            table = processes()
+            if not self.strangers(table):  # else one ended meanwhile, and its parent can be collected now
+                break
+        members = {pid for pid, owners in self.orphans.items() if command in owners and pid in table}
+        if self.by_pid.get(command.pid) is command:
+            members.add(command.pid)
         while True:
             more = {pid for pid, process in table.items() if pid not in members and process.parent in members}
             if not more:
@@ -329,5 +321,6 @@ class Supervisor:
             self.reap()
         if command.exited_at is None:
             command.exited_at, command.signal = time.monotonic(), int(signal.SIGKILL)
-        self.by_pid.pop(command.pid, None)
+        if self.by_pid.pop(command.pid, None) is not None:
+            self.orphans[command.pid] = {command}
         self.finish(command)
