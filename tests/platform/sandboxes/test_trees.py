@@ -4,6 +4,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 
+from journeyman.platform.kit.errors import InvalidInput
 from journeyman.platform.sandboxes.port import Sandbox, Scan, TreeEntry
 from support.sandboxes import shell
 
@@ -47,3 +48,28 @@ async def test_a_tree_comes_back_as_it_was(sandbox: Sandbox, code: str):
     await sandbox.mark(again.scan_id, "2" * 64, by_path(again), [entry.path for entry in files[:10]])
     corrected = await sandbox.scan("2" * 64)
     assert {entry.path for entry in corrected.entries} == {entry.path for entry in files[:10]}
+
+
+async def test_a_workspace_without_permissions_stays_usable(sandbox: Sandbox):
+    await shell(sandbox, "echo kept > file; chmod 0 /workspace /artifacts")
+    assert await sandbox.read_file("/workspace/file") == b"kept\n"
+    await shell(sandbox, "chmod 0 /workspace")
+    assert (await shell(sandbox, "cat file")).output == b"kept\n"
+
+
+async def test_a_very_long_line_counts_once_in_a_search(sandbox: Sandbox):
+    await sandbox.write_file("/workspace/file", b"x" * 200_000 + b"\n\xe2\x80\xa8 two\nneedle\n")
+    assert [(hit.line, hit.text) for hit in await sandbox.search("needle")] == [(3, "needle")]
+
+
+@pytest.mark.parametrize("size", [131_071, 131_072, 1024 * 1024])
+async def test_a_long_command_runs(sandbox: Sandbox, size: int):
+    start, end = "cat; : '", "'; echo done"
+    command = start + "文" * ((size - len(start + end)) // 3) + end
+    result = await shell(sandbox, command, stdin=b"from stdin\n")
+    assert (result.exit_code, result.output) == (0, b"from stdin\ndone\n")
+
+
+async def test_a_command_over_the_limit_is_refused(sandbox: Sandbox):
+    with pytest.raises(InvalidInput, match="1048576 bytes"):
+        await shell(sandbox, ":" * (1024 * 1024 + 1))

@@ -8,7 +8,7 @@ from contextlib import AbstractAsyncContextManager
 from typing import Any, Final, TypeVar
 
 from journeyman.platform.kit.errors import InvalidInput
-from journeyman.platform.sandboxes.agent.protocol import CHUNK, MAX_STDIN
+from journeyman.platform.sandboxes.agent.protocol import CHUNK, MAX_COMMAND, MAX_STDIN
 from journeyman.platform.sandboxes.observation import observed_run
 from journeyman.platform.sandboxes.port import (
     WORKSPACE,
@@ -92,14 +92,16 @@ class AgentSandbox:
         _check(request)
         # The agent enforces the timeout, and needs a moment for it; that it does so is not taken on trust.
         patience = (30.0 if request.background else request.timeout_s + 15.0) + 5.0
-        first, *rest = list(_slices(request.stdin))
+        script = request.command.encode("utf-8", "surrogateescape") if isinstance(request.command, str) else b""
+        first, *rest = list(_slices(script + request.stdin))
         async with self.call(
             "run",
             first[0],
             timeout_s=patience,
             more=first[1],
             exec_id=request.exec_id,
-            command=request.command if isinstance(request.command, str) else list(request.command),
+            command=None if isinstance(request.command, str) else list(request.command),
+            script_bytes=len(script),
             cwd=request.cwd,
             env=dict(request.env),
             limit_s=request.timeout_s,
@@ -276,8 +278,9 @@ def _check(request: ExecRequest) -> None:
         raise InvalidInput("a command and its environment cannot hold NUL bytes")
     if any(not name or "=" in name for name in request.env):
         raise InvalidInput("names of environment variables cannot be empty or hold '='")
-    if any(len(word.encode("utf-8", "surrogateescape")) > 128 * 1024 - 1 for word in words):
-        raise InvalidInput("a command can be 131,071 bytes long at most; write longer ones to a file and run that")
+    limit = MAX_COMMAND if isinstance(request.command, str) else 128 * 1024 - 1
+    if any(len(word.encode("utf-8", "surrogateescape")) > limit for word in words):
+        raise InvalidInput(f"a command can be {limit} bytes long at most; write longer ones to a file and run that")
     if request.timeout_s <= 0:
         raise InvalidInput(f"timeout_s must be positive, not {request.timeout_s}")
     if not 2 <= request.output_limit <= MAX_OUTPUT_LIMIT:

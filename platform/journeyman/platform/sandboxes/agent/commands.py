@@ -7,7 +7,8 @@ import time
 
 from .command import Command
 from .loop import HIGH_WATER
-from .protocol import CHUNK, MAX_STDIN, OpError
+from .protocol import CHUNK, MAX_COMMAND, MAX_STDIN, OpError
+from .tree import unlock_roots
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -18,6 +19,19 @@ if TYPE_CHECKING:
     from .supervisor import Supervisor
 
 MAX_RUNNING: Final = 64
+MAX_ARGUMENT: Final = 128 * 1024 - 1
+"""Bytes of one argument of a program (``MAX_ARG_STRLEN`` of Linux, without its NUL); longer text goes through a file."""
+
+
+def script_file(script: bytes) -> str:
+    """Return the path of an unnamed file with the text, which this process and what it becomes can read."""
+    fd = os.open("/tmp", os.O_TMPFILE | os.O_RDWR, 0o600)  # noqa: S108  a private one
+    view = memoryview(script)
+    while view:
+        view = view[os.write(fd, view) :]
+    os.lseek(fd, 0, os.SEEK_SET)
+    os.set_inheritable(fd, True)
+    return f"/proc/self/fd/{fd}"
 
 
 class Commands:
@@ -71,10 +85,10 @@ class Commands:
     def run(self, connection: Connection, header: dict[str, Any], payload: bytes) -> Steps:
         """Run a command, or attach to the one with the same id.
 
-        ``exec_id``; ``command``: text for the shell, or a list: a program without a shell and without the task's
-        environment; ``cwd``; ``env``: added to the environment; ``limit_s``: time limit of a foreground command;
+        ``exec_id``; ``command``: a list: a program without a shell and without the task's environment; without it,
+        the first ``script_bytes`` bytes of the payload are text for the shell, at most ``MAX_COMMAND``; ``cwd``; ``env``: added to the environment; ``limit_s``: time limit of a foreground command;
         ``background``: answer once it has started; ``end_leftovers``: end what it left running; ``output_limit``:
-        bytes kept; ``follow``: send output as it comes, in frames with ``at``, its offset. Payload: stdin, at most
+        bytes kept; ``follow``: send output as it comes, in frames with ``at``, its offset. Payload: the text, then stdin, at most
         ``MAX_STDIN`` bytes; ``more`` in a header says that another frame of it follows. Answer: :meth:`send_result`.
         Errors: ``too_many_commands``, ``process_limit``, ``file_not_found`` (``cwd``), ``invalid`` (stdin).
         """
@@ -84,7 +98,7 @@ class Commands:
             part, data = yield "frame"
             stdin += data
             more = part.get("more")
-            if len(stdin) > MAX_STDIN:
+            if len(stdin) > MAX_STDIN + MAX_COMMAND:
                 raise OpError("invalid", f"stdin is longer than {MAX_STDIN} bytes")
         exec_id = str(header["exec_id"])
         command = self.commands.get(exec_id)
@@ -116,16 +130,24 @@ class Commands:
     def start_command(self, exec_id: str, header: dict[str, Any], stdin: bytes) -> Command:
         if len(self.supervisor.by_pid) >= MAX_RUNNING:
             raise OpError("too_many_commands", f"{MAX_RUNNING} commands are running in this sandbox already")
-        cwd, wanted = str(header["cwd"]), header["command"]
+        cwd, script_bytes = str(header["cwd"]), int(header.get("script_bytes", 0))
+        wanted: list[str | bytes] = header.get("command") or []
+        if script_bytes > MAX_COMMAND or len(stdin) - script_bytes > MAX_STDIN:
+            raise OpError("invalid", f"a command can be {MAX_COMMAND} bytes long, its stdin {MAX_STDIN}")
+        unlock_roots()
         if not os.path.isdir(cwd):
             raise OpError("file_not_found", f"the working directory {cwd} does not exist")
-        own = isinstance(wanted, list)  # a program of the platform's: no shell, nothing of the task's environment
+        own = bool(wanted)  # a program of the platform's: no shell, nothing of the task's environment
         env = {**(self.basic_env if own else self.env), **header["env"], "PWD": cwd}
+        script, stdin = stdin[:script_bytes], stdin[script_bytes:]
         program = wanted[0] if own else self.shell
-        argv = wanted if own else [program.rpartition("/")[2], "-c", wanted]
+        shell: list[str | bytes] = [self.shell.rpartition("/")[2], "-c", script]
+        argv = wanted if own else shell
 
         def body() -> None:
             os.chdir(cwd)
+            if len(script) > MAX_ARGUMENT:
+                argv[1:] = [script_file(script)]
             os.execvpe(program, argv, env)  # noqa: S606  a shell, or deliberately none
 
         command = Command(exec_id, int(header["output_limit"]))

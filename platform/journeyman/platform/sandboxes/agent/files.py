@@ -7,6 +7,7 @@ import os
 import stat
 
 from .protocol import CHUNK, MAX_READ, OpError
+from .tree import unlock_roots
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -47,6 +48,7 @@ class Files:
     def resolve(self, path: str) -> tuple[str, list[str]]:
         if "\0" in path:
             raise OpError("file_invalid", "a path cannot hold a NUL byte")
+        unlock_roots()
         real = os.path.realpath(os.path.join("/workspace", path))
         for root in self.roots:
             if real == root:

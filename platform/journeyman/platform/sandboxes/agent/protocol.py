@@ -68,6 +68,8 @@ CHUNK: Final = 256 * 1024
 STREAM_FRAME: Final = 32 * 1024
 """Bytes of a command's output in one frame while the client follows it."""
 MAX_STDIN: Final = 64 * 1024 * 1024
+MAX_COMMAND: Final = 1024 * 1024
+"""Bytes of a command for the shell."""
 MAX_READ: Final = 16 * 1024 * 1024
 ROOTS: Final = ("workspace", "artifacts")
 """Directories that a snapshot holds, relative to ``/``."""

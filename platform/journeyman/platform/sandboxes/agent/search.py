@@ -100,7 +100,10 @@ def search_files(start: str, pattern: str, glob: str | None, limit: int) -> None
                 if not stat.S_ISREG(os.fstat(fd).st_mode) or b"\0" in file.read(4096):
                     continue
                 file.seek(0)
-                for number, raw in enumerate(iter(lambda: file.readline(64 * 1024), b""), 1):
+                number, ended = 0, True
+                for raw in iter(lambda: file.readline(64 * 1024), b""):
+                    number += ended  # a very long line is searched in pieces, and counts once
+                    ended = raw.endswith(b"\n")
                     line = raw.decode("utf-8", "replace").rstrip("\r\n")
                     if expression.search(line):
                         out.write(dumps([current, number, line[:500]]).encode() + b"\n")

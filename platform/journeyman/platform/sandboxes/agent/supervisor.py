@@ -253,11 +253,13 @@ class Supervisor:
         comes to the agent when it ends, and belongs to what ended at that moment. If several commands ended at once,
         the session tells, or else it belongs to each of them.
         """
+        self.collect()
+        table = processes()
         for _ in range(100):
-            self.collect()
-            table = processes()
-            if not self.strangers(table):  # else one ended meanwhile, and its parent can be collected now
+            if not self.strangers(table):
                 break
+            self.collect()  # a process ended meanwhile, and left its own
+            table = processes()
         members = {pid for pid, owners in self.orphans.items() if command in owners and pid in table}
         if self.by_pid.get(command.pid) is command:
             members.add(command.pid)
