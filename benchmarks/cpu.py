@@ -12,6 +12,9 @@ from journeyman.apps.embedded.stack import EmbeddedStack
 
 EVERY_S = 0.25
 
+_WITH_CHILDREN = {"postgres", "temporal", "objects", "embeddings"}
+"""The first has a process for each connection, the others are children of their gates."""
+
 Usage = Counter[str]
 """Milliseconds of CPU by kind of process: ``postgres``, ``temporal``, ``workers`` …"""
 
@@ -26,7 +29,7 @@ def used(stack: EmbeddedStack) -> Usage:
         with suppress(psutil.NoSuchProcess):
             process = psutil.Process(part.pid)
             spent[kind] += _milliseconds(process)
-            for child in process.children() if kind == "postgres" else ():
+            for child in process.children() if kind in _WITH_CHILDREN else ():
                 with suppress(psutil.NoSuchProcess):
                     spent[kind] += _milliseconds(child)
     return spent

@@ -10,6 +10,7 @@ import pytest
 from temporalio.client import Client
 from temporalio.service import RPCError
 
+from journeyman.apps.embedded import objects
 from journeyman.apps.embedded.errors import DataDirectoryUnusable
 from journeyman.apps.embedded.postgres import Postgres
 from journeyman.platform.kit.errors import Unavailable
@@ -86,10 +87,12 @@ async def test_objects_want_the_key(session_stack: SessionStack) -> None:
     await store.put("private", b"secret")
     bucket = stack.settings.s3_bucket
     async with httpx.AsyncClient() as client:
-        for port, path in (("objects", f"/{bucket}/private"), ("objects-filer", f"/buckets/{bucket}/private")):
-            answer = await client.get(f"http://127.0.0.1:{ports[port]}{path}")
-            assert answer.status_code in {401, 403}
-            assert b"secret" not in answer.content
+        answer = await client.get(f"http://127.0.0.1:{ports['objects']}/{bucket}/private")
+        assert answer.status_code in {401, 403}
+        assert b"secret" not in answer.content
+        for name in set(objects.PORTS) - {"objects"}:
+            with pytest.raises(httpx.ConnectError):
+                await client.get(f"http://127.0.0.1:{ports[name]}/")
 
 
 async def test_temporal_keeps_workflows(session_stack: SessionStack) -> None:

@@ -16,6 +16,7 @@ from journeyman.apps.cli.text import counted, duration, size
 from journeyman.apps.embedded.datadir import DataDirectory
 from journeyman.apps.embedded.errors import DataDirectoryLocked
 from journeyman.apps.embedded.processes import ProcessIdentity, identify, wait_for_end
+from journeyman.apps.embedded.services import LOOPBACK
 from journeyman.apps.exits import CommandError, Exit
 from journeyman.apps.roles.settings import load_settings
 from journeyman.platform.kit.errors import JourneymanError
@@ -281,6 +282,9 @@ def _print_status(report: dict[str, Any]) -> None:
         facts += [counted(part["restarts"], "restart")] if part["restarts"] else []
         facts += [part["detail"]] if part["detail"] else []
         print(f"  {part['name']:<14} {part['status']:<11} {', '.join(facts)}")
+    print("\nLoopback, by who on this machine may use it")
+    for who, what in LOOPBACK.items():
+        print(f"  {who:<14} {what}")
     sandboxes = report["sandboxes"]
     print(f"\nSandboxes ({sandboxes['driver']})")
     if sandboxes.get("error"):

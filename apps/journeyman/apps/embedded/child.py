@@ -130,7 +130,7 @@ class Child:
 
     def _check_ports(self) -> None:
         """Whoever else listens there would answer the probe in the place of our process."""
-        taken = [port for port in self.spec.ports if not is_free(port)]
+        taken = [port for port in (*self.spec.ports, *self.spec.gated_ports) if not is_free(port)]
         if taken:
             raise OSError(f"port {taken[0]} is taken by another program")
 
@@ -144,7 +144,9 @@ class Child:
                 if forked is not None:
                     return forked
             return await asyncio.create_subprocess_exec(
-                *launched(spec.argv, death_signal=spec.death_signal, identity=spec.identity),
+                *launched(
+                    spec.argv, death_signal=spec.death_signal, identity=spec.identity, gated_ports=spec.gated_ports
+                ),
                 stdin=spec.stdin() if spec.stdin else asyncio.subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,

@@ -44,11 +44,16 @@ def python_module(name: str, *arguments: str) -> list[str]:
 
 
 def launched(
-    argv: Sequence[str], *, death_signal: signal.Signals = signal.SIGKILL, identity: int | None = None
+    argv: Sequence[str],
+    *,
+    death_signal: signal.Signals = signal.SIGKILL,
+    identity: int | None = None,
+    gated_ports: Sequence[int] = (),
 ) -> list[str]:
     """The command line that starts a program through the launcher; see ``_launch.py``."""
     shown = "-" if identity is None else str(identity)
-    return [sys.executable, "-I", "-S", LAUNCHER, str(os.getpid()), str(int(death_signal)), shown, *argv]
+    ports = ",".join(map(str, gated_ports)) or "-"
+    return [sys.executable, "-I", "-S", LAUNCHER, str(os.getpid()), str(int(death_signal)), shown, ports, *argv]
 
 
 async def run_to_end(

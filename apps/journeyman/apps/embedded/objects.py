@@ -1,6 +1,6 @@
 """Object storage of the embedded stack: SeaweedFS in its one-process form, reached through S3 only.
 
-Its inner HTTP doors (filer, volumes) want signed tokens, so that other users of the machine cannot read around S3.
+Its inner ports are in a network namespace of their own, so that other users of the machine cannot read around S3.
 An acknowledged put is with the kernel before the answer: it survives the death of the process, tested with ``kill -9``.
 Asked to stop, the process would take 15 s and more to say good-bye to a cluster it does not have (measured); killing
 it loses nothing and takes none.
@@ -54,7 +54,8 @@ class Objects:
             ],
             env=service_environment(),
             ready=http_ready(self._ports["objects"], "/status"),
-            ports=list(self._ports.values()),
+            # S3 asks for keys. Its inner ports do not: the filer's lists all objects, the master's signs tokens for them.
+            gated_ports=[self._ports["objects"]],
             prepare=self._prepare,
             stop_signal=signal.SIGKILL,
         )

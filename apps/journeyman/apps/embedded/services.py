@@ -26,6 +26,13 @@ STEPS: Final = ("migrations", "bucket")
 EMBEDDING_MODEL: Final = "multilingual-e5-small"
 EMBEDDING_DIMENSIONS: Final = 384
 
+LOOPBACK: Final = {
+    "this account": "Temporal, embeddings, everything of the object store but S3",
+    "with a key": "PostgreSQL, S3, vector memory, gateway, API",
+    "everybody": "health and metrics of gateway and API; the replay engine, which holds the scripts of demos only",
+}
+"""Who on this machine may use what listens on its loopback. Root may use all; sandboxes reach none of it."""
+
 PORTS: Final = ("postgres", "temporal", "temporal-http", "temporal-metrics", *objects.PORTS, "embeddings", "vectors")
 
 _TEMPORAL_CONFIGURATION: Final = {
@@ -124,7 +131,8 @@ class Services:
             env=service_environment(GOGC="400", GOMAXPROCS=str((cores() + 1) // 2)),
             ready=http_ready(self.ports["temporal-http"], "/api/v1/namespaces/default"),
             prepare=prepare,
-            ports=[self.ports[name] for name in ("temporal", "temporal-http", "temporal-metrics")],
+            # It asks nobody for credentials, whatever its flags.
+            gated_ports=[self.ports[name] for name in ("temporal", "temporal-http", "temporal-metrics")],
         )
 
     def _embeddings(self) -> ProcessSpec:
@@ -137,7 +145,7 @@ class Services:
             ),
             env=service_environment(),
             ready=http_ready(port, "/health"),
-            ports=[port],
+            gated_ports=[port],
             stop_timeout_s=3,
         )
 

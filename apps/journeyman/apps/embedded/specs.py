@@ -26,6 +26,9 @@ class ProcessSpec:
     """What it calls once it runs: need not be ready before it starts, but is stopped after it."""
     ports: Sequence[int] = ()
     """Where it listens on loopback; must be free when it starts."""
+    gated_ports: Sequence[int] = ()
+    """Run in a network namespace of its own, in which these are the only ports that can be reached, by processes of our own
+    account and of root alone: for servers that ask for no credentials. Not for processes that are forked."""
     prepare: Action | None = None
     """Runs before every start of the process."""
     provision: Action | None = None
