@@ -12,6 +12,7 @@ from temporalio.testing import ActivityEnvironment
 from journeyman.platform.checkpoints.snapshots import SnapshotStore
 from journeyman.platform.egress.addresses import AddressPolicy
 from journeyman.platform.egress.destinations import Resolver, resolve_host
+from journeyman.platform.events.models import Event
 from journeyman.platform.kit.database import Database
 from journeyman.platform.kit.s3 import S3ObjectStore
 from journeyman.platform.leases.admission import Capacity, machine_memory
@@ -262,6 +263,23 @@ async def _fetch_only(prepare: Preparing, url: str, variables: dict[str, str]) -
     assert report.problems == []
     assert digest is not None
     return {entry.path for entry in (await snapshots.manifest(task.project_id, digest)).entries}
+
+
+async def test_the_checks_of_the_platform_do_not_see_the_variables_of_the_task(
+    prepare: Preparing, repository: Repository
+) -> None:
+    lie = "command() { :; }; df() { printf 'x\\nx 1 1 999999 x x'; }; python3() { :; }"
+    environment = {"env": {"BASH_ENV": "/workspace/lie", "PATH": "/nowhere", "LD_PRELOAD": "/workspace/none.so"}}
+    prepared, task = await prepare(
+        repository.url, environment={**environment, "setup": [f"echo '{lie}' > /workspace/lie"]}
+    )
+    assert prepared.problem is None
+    async with prepare.database.transaction() as session:
+        query = sa.select(Event.data).where(Event.task_id == task.id, Event.type == "environment.checked")
+        [facts] = (await session.scalars(query)).all()
+    assert facts["tools"] == ["bash", "python3"]
+    assert facts["network"] == "closed"
+    assert facts["disk_free_mb"] < 999_999
 
 
 class TestAddresses:

@@ -4,6 +4,7 @@ import asyncio
 import os
 import uuid
 from datetime import timedelta
+from pathlib import Path
 
 import asyncpg
 import pytest
@@ -11,7 +12,7 @@ from temporalio.client import Client
 from temporalio.service import RPCError
 
 from journeyman.apps.embedded import objects
-from journeyman.apps.embedded.errors import DataDirectoryUnusable
+from journeyman.apps.embedded.errors import DataDirectoryUnusable, MachineUnfit
 from journeyman.apps.embedded.postgres import Postgres
 from journeyman.platform.kit.errors import Unavailable
 from journeyman.platform.kit.s3 import S3ObjectStore
@@ -93,6 +94,21 @@ async def test_objects_want_the_key(session_stack: SessionStack) -> None:
         for name in set(objects.PORTS) - {"objects"}:
             with pytest.raises(httpx.ConnectError):
                 await client.get(f"http://127.0.0.1:{ports[name]}/")
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="takes root to be another account")
+async def test_a_socket_of_another_account_keeps_the_object_store_from_starting(tmp_path: Path) -> None:
+    ports = {name: 1_000_001 + number for number, name in enumerate(objects.PORTS)}  # used by no process
+    store = objects.Objects(tmp_path, ports, {"s3_access_key": "a", "s3_secret_key": "b", "objects_signing": "c"})
+    await store._prepare()
+    planted = Path(f"/tmp/seaweedfs-master-grpc-{ports['objects-master-grpc']}.sock")
+    planted.touch()
+    os.chown(planted, 1_234_567, 1_234_567)
+    try:
+        with pytest.raises(MachineUnfit, match=planted.name):
+            await store._prepare()
+    finally:
+        planted.unlink()
 
 
 async def test_temporal_keeps_workflows(session_stack: SessionStack) -> None:

@@ -188,7 +188,8 @@ def serve(listeners: list[socket.socket], accounts: Accounts, uid: int, program:
         signal.signal(number, lambda number, _frame: os.kill(program, number))
     status = Gate(listeners, accounts, uid).serve(program)
     if os.WIFSIGNALED(status):
-        number = os.WTERMSIG(status)
-        signal.signal(number, signal.SIG_DFL) if number != signal.SIGKILL else None
-        os.kill(os.getpid(), number)
+        cause = os.WTERMSIG(status)
+        if cause != signal.SIGKILL:
+            signal.signal(cause, signal.SIG_DFL)
+        os.kill(os.getpid(), cause)
     os._exit(os.waitstatus_to_exitcode(status) & 0xFF)

@@ -21,6 +21,7 @@ _CLONE_NEWNET = 0x40000000
 _PR_SET_PDEATHSIG = 1
 _SIGKILL = 9
 
+TYPE_CHECKING = False
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
@@ -61,9 +62,13 @@ def die_with(parent: int, number: int) -> None:
 
 def serve_gate(ports: list[int], parent: int, death_signal: int, argv: list[str]) -> None:
     sys.path.insert(0, os.path.dirname(__file__))  # noqa: PTH120  pathlib, see above
-    import _gate
+    if TYPE_CHECKING:
+        from journeyman.apps.embedded import _gate
+    else:
+        import _gate
 
     uid = os.geteuid()
+    os.umask(0o077)  # some put Unix sockets into /tmp
     listeners, accounts = _gate.listen(ports), _gate.Accounts()  # of the machine: made before we leave it
     enter_network_namespace()
     die_with(parent, death_signal)

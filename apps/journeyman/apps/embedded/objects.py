@@ -13,6 +13,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
+from journeyman.apps.embedded.errors import MachineUnfit
 from journeyman.apps.embedded.launching import program, service_environment
 from journeyman.apps.embedded.probes import http_ready
 from journeyman.apps.embedded.specs import ProcessSpec
@@ -104,6 +105,12 @@ class Objects:
         }
         self._write("options", "".join(f"{name}={value}\n" for name, value in options.items()))
         self.remove_sockets()
+        left = [path for path in self._sockets() if path.is_symlink() or path.exists()]
+        if left:
+            raise MachineUnfit(
+                f"{left[0]} belongs to another account of this machine, and the object store would talk to whatever listens "
+                "there. Remove it and start again."
+            )
 
     def _socket(self, name: str) -> Path:
         """Beside the data where the name is short enough for a Unix socket, else where SeaweedFS itself puts it."""
@@ -112,15 +119,17 @@ class Objects:
 
     def remove_sockets(self) -> None:
         """SeaweedFS puts sockets into /tmp whatever it is told, named by its ports, and leaves them there."""
-        for kind in ("master", "volume", "filer", "s3", "admin"):
-            for port in self._ports.values():
-                for name in (f"seaweedfs-{kind}-grpc-{port}.sock", f"seaweedfs-{kind}-{port}.sock"):
-                    path = Path("/tmp") / name  # noqa: S108  the name is theirs
-                    with suppress(OSError):
-                        if path.lstat().st_uid == os.geteuid():
-                            path.unlink()
+        for path in self._sockets():
+            with suppress(OSError):
+                if path.lstat().st_uid == os.geteuid():
+                    path.unlink()
         for name in ("filer", "s3"):
             self._socket(name).unlink(missing_ok=True)
+
+    def _sockets(self) -> list[Path]:
+        kinds = ("master", "volume", "filer", "s3", "admin")
+        names = [f"{kind}{part}-{port}" for kind in kinds for part in ("-grpc", "") for port in self._ports.values()]
+        return [Path(f"/tmp/seaweedfs-{name}.sock") for name in names]  # noqa: S108  the name is theirs
 
     def _write(self, name: str, text: str) -> None:
         path = self._root / name

@@ -27,8 +27,8 @@ EMBEDDING_MODEL: Final = "multilingual-e5-small"
 EMBEDDING_DIMENSIONS: Final = 384
 
 LOOPBACK: Final = {
-    "this account": "Temporal, embeddings, everything of the object store but S3",
-    "with a key": "PostgreSQL, S3, vector memory, gateway, API",
+    "this account": "Temporal, embeddings; with a key also S3",
+    "with a key": "PostgreSQL, vector memory, gateway, API",
     "everybody": "health and metrics of gateway and API; the replay engine, which holds the scripts of demos only",
 }
 """Who on this machine may use what listens on its loopback. Root may use all; sandboxes reach none of it."""

@@ -2,6 +2,7 @@
 
 import re
 import shlex
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -150,7 +151,7 @@ class PreparationActivities:
         toolset = task.environment.get("toolset") or "python"
         found: list[str] = []
         for tool in _TOOLS.get(toolset, ()):
-            result = await self._run(sandbox, task, f"tool:{tool}", f"command -v {tool}", CHECK_TIMEOUT_S)
+            result = await self._run(sandbox, task, f"tool:{tool}", _own(f"command -v {tool}"), CHECK_TIMEOUT_S)
             if result.exit_code == 0:
                 found.append(tool)
             else:
@@ -159,7 +160,7 @@ class PreparationActivities:
 
     async def _check_resources(self, sandbox: Sandbox, task: Task, report: _Report) -> None:
         command = "df -Pm /workspace | awk 'NR==2 {print $4}'; (exec 3<>/dev/tcp/1.1.1.1/53) 2>/dev/null && echo open || echo closed"
-        result = await self._run(sandbox, task, "resources", command, CHECK_TIMEOUT_S)
+        result = await self._run(sandbox, task, "resources", _own(command), CHECK_TIMEOUT_S)
         lines = result.output.decode("utf-8", "replace").split()
         if len(lines) >= 1 and lines[0].isdigit():
             report.facts["disk_free_mb"] = int(lines[0])
@@ -179,7 +180,7 @@ class PreparationActivities:
         result = await sandbox.run(
             ExecRequest(
                 derived_id("command", task.id, "syntax", index),
-                "bash -n",
+                ["bash", "-n"],
                 stdin=command.encode(),
                 timeout_s=CHECK_TIMEOUT_S,
             )
@@ -197,7 +198,9 @@ class PreparationActivities:
             )
 
     @staticmethod
-    async def _run(sandbox: Sandbox, task: Task, name: str, command: str, timeout_s: float) -> ExecResult:
+    async def _run(
+        sandbox: Sandbox, task: Task, name: str, command: str | Sequence[str], timeout_s: float
+    ) -> ExecResult:
         # The sandbox's id is part of the name: a new sandbox starts with nothing done.
         exec_id = derived_id("command", task.id, sandbox.id, name)
         return await sandbox.run(ExecRequest(exec_id, command, timeout_s=timeout_s))
@@ -237,6 +240,11 @@ class PreparationActivities:
                 step_key=step_keys.part(task.id, "environment"),
             )
         return Prepared(problem="\n\n".join(report.problems)[:REPORT_LIMIT])
+
+
+def _own(script: str) -> list[str]:
+    """A check of the platform's own, on which the task's variables have no effect."""
+    return ["bash", "-c", script]
 
 
 def first_program(command: str) -> str | None:
