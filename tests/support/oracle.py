@@ -10,11 +10,12 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from benchmarks.endurance.machine import TERMINAL, Machine
+from benchmarks.endurance.machine import Machine
 from benchmarks.endurance.projection import LedgerRow, Projection, project, project_ledger
 from journeyman.apps.embedded.stack import EmbeddedStack
 from journeyman.platform.kit.database import Database, create_engine
 from journeyman.platform.ledger.models import LedgerEntry
+from journeyman.platform.tasks.contract import TERMINAL
 from support.platform import Outcome
 
 ENDS = ("task.completed", "task.failed", "task.errored", "task.cancelled")

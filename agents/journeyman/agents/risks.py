@@ -200,7 +200,7 @@ def _settings(command: Command) -> str | None:
     reason = "makes other programs run a command"
     values = {word.partition("=")[0]: word.partition("=")[2] for word in command.words[1:] if "=" in word}
     for name in command.assigned:
-        if RUNS_COMMANDS.fullmatch(name) and values.get(name, "?") not in HARMLESS_PAGERS and not _harmless(name):
+        if RUNS_COMMANDS.fullmatch(name) and values.get(name, "?") not in HARMLESS_PAGERS:
             return reason
     if command.name == "git":
         settings = command.after("-c", "--config-env")
@@ -219,10 +219,6 @@ def _settings(command: Command) -> str | None:
         if command.has(frozenset({"--upload-pack", "--receive-pack", "--ext-diff", "--open-files-in-pager", "--exec"})):
             return reason
     return None
-
-
-def _harmless(name: str) -> bool:
-    return name in {"PAGER", "GIT_PAGER", "MANPAGER", "GIT_EDITOR", "EDITOR", "NODE_OPTIONS", "LD_LIBRARY_PATH"}
 
 
 _AWK_RUNS: Final = re.compile(r"\bsystem\s*\(|\|\s*getline|\|\s*[\"&]|print[^;}]*\|\s*\S|/inet/")
