@@ -553,3 +553,17 @@ def test_a_script_falls_apart_into_its_commands() -> None:
         "git push -q",
         "tee x",
     ]
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        "GIT_PAGER='sh x' git log",
+        "PAGER=./x man ls",
+        "env GIT_EDITOR=./x git commit",
+        "NODE_OPTIONS='--require ./x.js' npm test",
+        "LD_LIBRARY_PATH=. ls",
+    ],
+)
+def test_variables_that_make_other_programs_run_a_command_ask(command: str) -> None:
+    assert risk_of_script(command) is not None

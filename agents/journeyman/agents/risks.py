@@ -198,9 +198,9 @@ def _credentials(command: Command) -> str | None:
 def _settings(command: Command) -> str | None:
     """Variables and settings that make another program run commands."""
     reason = "makes other programs run a command"
-    values = {word.partition("=")[0]: word.partition("=")[2] for word in command.words[1:] if "=" in word}
-    for name in command.assigned:
-        if RUNS_COMMANDS.fullmatch(name) and values.get(name, "?") not in HARMLESS_PAGERS:
+    for assignment in command.assigned:
+        name, _, value = assignment.partition("=")
+        if RUNS_COMMANDS.fullmatch(name) and value not in HARMLESS_PAGERS:
             return reason
     if command.name == "git":
         settings = command.after("-c", "--config-env")

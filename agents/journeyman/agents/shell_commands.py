@@ -42,7 +42,7 @@ class Command:
     """One simple command. Quotes are removed; variables that the script itself sets are expanded.
 
     ``writes`` and ``reads``: targets of redirections. ``stdin``: the text of a here-document or here-string.
-    ``variables``: names that are not expanded. ``assigned``: names of variables set for it. ``substitutions``: the scripts in
+    ``variables``: names that are not expanded. ``assigned``: variables set for it, as ``NAME=value``. ``substitutions``: the scripts in
     ``$(…)``, backticks and ``<(…)`` among its words. ``piped``: the commands before it in its pipeline. ``cwd``: the folder
     it runs in as far as ``cd`` shows, relative to where the script begins or absolute. ``appended``: further operands come
     from ``xargs`` or ``find -exec``. ``opaque``: why it cannot be known what it runs.
@@ -161,8 +161,8 @@ def unwrapped(command: Command) -> Command:
             option = rest.pop(0)
             if option == "--":
                 break
-            if assignment := ASSIGNMENT.fullmatch(option):
-                assigned |= {assignment[1]}
+            if ASSIGNMENT.fullmatch(option):
+                assigned |= {option}
             if option in {"-S", "--split-string"} and rest and name == "env":
                 rest[:1] = rest[0].split()
             elif option in _WITH_VALUE[name] and rest:

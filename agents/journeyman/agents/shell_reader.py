@@ -330,7 +330,8 @@ class _Reader(WordReader):
         kept = dict(self._values)
         for child in [*node.named_children, *extra]:
             if child.type == "variable_assignment":
-                assigned.add(self._assign(child))
+                name = self._assign(child)
+                assigned.add(f"{name}={self._values.get(name, '?')}")
             elif not child.type.endswith("_redirect"):
                 words += self._words(child)
         if node.type == "command" and words:
