@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from .connections import Task
 
 
-class Command:
+class RunningCommand:
     """A command: its process, and a bounded record of its output (the first half of the limit, and the last)."""
 
     def __init__(self, exec_id: str, limit: int) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import time
 
-from .command import Command
+from .command import RunningCommand
 from .loop import HIGH_WATER
 from .protocol import CHUNK, MAX_COMMAND, MAX_STDIN, OpError
 from .tree import unlock_roots
@@ -42,16 +42,16 @@ class Commands:
         self.env = env
         self.basic_env = basic_env
         self.shell = next((path for path in ("/bin/bash", "/usr/bin/bash") if os.path.exists(path)), "/bin/sh")
-        self.commands: dict[str, Command] = {}
+        self.commands: dict[str, RunningCommand] = {}
 
-    def require(self, exec_id: str) -> Command:
+    def require(self, exec_id: str) -> RunningCommand:
         command = self.commands.get(exec_id)
         if command is None:
             raise OpError("exec_not_found", f"no command with id {exec_id} was started in this sandbox")
         return command
 
     @staticmethod
-    def send_result(connection: Connection, command: Command, *, reattached: bool) -> Steps:
+    def send_result(connection: Connection, command: RunningCommand, *, reattached: bool) -> Steps:
         """Send the output that is kept in frames with ``out``, then ``end`` with the result.
 
         ``head`` and ``tail`` are the bytes kept of the beginning and the end, ``total`` those that there were.
@@ -127,7 +127,7 @@ class Commands:
             yield "wake"
         yield from self.send_result(connection, command, reattached=reattached)
 
-    def start_command(self, exec_id: str, header: dict[str, Any], stdin: bytes) -> Command:
+    def start_command(self, exec_id: str, header: dict[str, Any], stdin: bytes) -> RunningCommand:
         if len(self.supervisor.by_pid) >= MAX_RUNNING:
             raise OpError("too_many_commands", f"{MAX_RUNNING} commands are running in this sandbox already")
         cwd, script_bytes = str(header["cwd"]), int(header.get("script_bytes", 0))
@@ -150,7 +150,7 @@ class Commands:
                 argv[1:] = [script_file(script)]
             os.execvpe(program, argv, env)  # noqa: S606  a shell, or deliberately none
 
-        command = Command(exec_id, int(header["output_limit"]))
+        command = RunningCommand(exec_id, int(header["output_limit"]))
         command.oom_mark = self.supervisor.limits.oom_kills()
         self.supervisor.spawn(command, body, stdin)
         self.commands[exec_id] = command

@@ -15,7 +15,7 @@ from .loop import Loop
 from .protocol import dumps, loads
 from .restore import Restore
 from .scans import Scans, Tree
-from .search import Search
+from .search import SearchRun
 from .supervisor import Supervisor
 
 TYPE_CHECKING = False
@@ -39,7 +39,7 @@ class Agent:
         files = Files(("/workspace", "/artifacts", "/tmp", config["home"]))  # noqa: S108  a private one
         commands = Commands(self.supervisor, config["env"], config["basic_env"])
         tree = Tree()
-        scans, restore, search = Scans(tree), Restore(tree), Search(files, self.supervisor)
+        scans, restore, search = Scans(tree), Restore(tree), SearchRun(files, self.supervisor)
         self.loop.operations = {
             "ping": self.ping,
             "renew": self.renew,

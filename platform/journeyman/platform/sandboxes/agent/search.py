@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import stat
 
-from .command import Command
+from .command import RunningCommand
 from .processes import send_signal
 from .protocol import MAX_PAYLOAD, OpError, dumps, loads
 
@@ -22,7 +22,7 @@ else:
     import _signal as signal
 
 
-class Search:
+class SearchRun:
     def __init__(self, files: Files, supervisor: Supervisor) -> None:
         self.files = files
         self.supervisor = supervisor
@@ -47,7 +47,7 @@ class Search:
         except re.error as error:
             raise OpError("search_refused", f"not a regular expression: {error}") from None
         self.started += 1
-        command = Command(f"search-{self.started}", 4 * MAX_PAYLOAD)
+        command = RunningCommand(f"search-{self.started}", 4 * MAX_PAYLOAD)
         command.deadline = command.started + float(header["limit_s"])
         self.supervisor.spawn(command, lambda: search_files(start, pattern, glob, int(header["limit"])), b"")
         task = connection.task

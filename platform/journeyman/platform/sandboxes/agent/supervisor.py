@@ -7,7 +7,7 @@ import select
 import time
 
 from .child import become
-from .command import Command
+from .command import RunningCommand
 from .limits import disk_is_full
 from .processes import Process, processes, send_signal
 from .protocol import OpError
@@ -50,16 +50,16 @@ class Supervisor:
         self.limits = limits
         self.rlimits = rlimits
         self.nice = nice
-        self.by_pid: dict[int, Command] = {}
-        self.tidied: set[Command] = set()
+        self.by_pid: dict[int, RunningCommand] = {}
+        self.tidied: set[RunningCommand] = set()
         """Commands that have ended, but not yet what they left behind."""
-        self.ended: list[Command] = []
+        self.ended: list[RunningCommand] = []
         """Commands that were collected, but whose end is not dealt with yet."""
-        self.orphans: dict[int, set[Command]] = {}
+        self.orphans: dict[int, set[RunningCommand]] = {}
         """Processes that have outlived their command, by pid, with the commands that they may be of."""
         self.kept = 0
-        self.finished: deque[Command] = deque()
-        self.pipes: dict[int, Command] = {}
+        self.finished: deque[RunningCommand] = deque()
+        self.pipes: dict[int, RunningCommand] = {}
         self.children = False
         self.next_watch = 0.0
         self.wake_read, self.wake_write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
@@ -113,7 +113,7 @@ class Supervisor:
             for command in (*self.by_pid.values(), *self.tidied):
                 command.pids_hit = True
 
-    def spawn(self, command: Command, body: Callable[[], None], stdin: bytes) -> None:
+    def spawn(self, command: RunningCommand, body: Callable[[], None], stdin: bytes) -> None:
         """Start the process of a command. Raises ``process_limit`` when no process can be started."""
         read_end, write_end = os.pipe2(os.O_CLOEXEC)
         stdin_read = stdin_write = -1
@@ -164,7 +164,7 @@ class Supervisor:
         for task in command.watchers:
             self.loop.wake(task)
 
-    def feed(self, command: Command) -> None:
+    def feed(self, command: RunningCommand) -> None:
         try:
             sent = os.write(command.stdin_fd, command.stdin[: 64 * 1024])
             command.stdin = command.stdin[sent:]
@@ -191,7 +191,7 @@ class Supervisor:
 
     def collect(self) -> None:
         """Wait for all processes that have ended, and adopt what they left to the agent."""
-        owners: set[Command] = set()
+        owners: set[RunningCommand] = set()
         while True:
             try:
                 pid, status = os.waitpid(-1, os.WNOHANG)
@@ -224,7 +224,7 @@ class Supervisor:
             if process.parent == 1 and pid not in self.by_pid and pid not in self.orphans
         ]
 
-    def finish(self, command: Command) -> None:
+    def finish(self, command: RunningCommand) -> None:
         if command.finished or command.exited_at is None or command.killing:
             return
         if command.end_leftovers:
@@ -246,7 +246,7 @@ class Supervisor:
             self.loop.wake(task)
         command.watchers.clear()
 
-    def family(self, command: Command) -> list[int]:
+    def family(self, command: RunningCommand) -> list[int]:
         """Return the command's process and all that came from it, whatever they changed about themselves.
 
         A command is the reaper of its descendants, which the seccomp filter keeps it from giving up. What outlives it
@@ -269,7 +269,7 @@ class Supervisor:
                 return sorted(members)
             members |= more
 
-    def end(self, command: Command) -> None:
+    def end(self, command: RunningCommand) -> None:
         if command.finished and not self.family(command):
             return
         if not command.killing:
@@ -277,7 +277,7 @@ class Supervisor:
             command.deadline = float("inf")
             self.loop.start(self.end_family(command))
 
-    def end_leftovers(self, command: Command) -> Steps:
+    def end_leftovers(self, command: RunningCommand) -> Steps:
         """End what a command left running, once it had a moment to end by itself: it may be writing a file."""
         patience = time.monotonic() + LEFTOVER_S
         members = self.family(command)
@@ -288,7 +288,7 @@ class Supervisor:
         yield from self.end_family(command)
         self.tidied.discard(command)
 
-    def end_family(self, command: Command) -> Steps:
+    def end_family(self, command: RunningCommand) -> Steps:
         """SIGTERM, grace, then stop everything before killing it, so that nothing can fork away meanwhile."""
         members = self.family(command)
         for pid in members:
