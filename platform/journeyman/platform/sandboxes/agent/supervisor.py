@@ -282,6 +282,8 @@ class Supervisor:
         patience = time.monotonic() + LEFTOVER_S
         members = self.family(command)
         while members and time.monotonic() < patience:
+            # More often than by the timer: processes that fork in a flood use all up for moments only.
+            self.watch_limits()
             yield time.monotonic() + 0.02
             members = self.family(command)
         command.leftovers = len(members)
@@ -291,6 +293,7 @@ class Supervisor:
     def end_family(self, command: RunningCommand) -> Steps:
         """SIGTERM, grace, then stop everything before killing it, so that nothing can fork away meanwhile."""
         members = self.family(command)
+        self.watch_limits()
         for pid in members:
             send_signal(pid, signal.SIGTERM)
             send_signal(pid, signal.SIGCONT)
