@@ -8,7 +8,7 @@ import pytest
 
 from support.command_line import CommandLine
 from support.platform import Platform
-from support.scripts import call, simple
+from support.scripts import approve, call, coder, plan, planner, reject, reviewer, shell, simple, subtask, work
 
 
 async def test_a_person_adds_finds_corrects_and_deletes_on_the_command_line(journeyman: CommandLine) -> None:
@@ -86,6 +86,33 @@ async def test_a_later_planner_learns_nothing_of_an_earlier_tasks_verification(p
     )
     listed = (await platform.client.get("/v1/memory", params={"limit": 100})).json()["data"]
     assert not any("Q8-is-hexagonal" in memory["text"] for memory in listed)
+
+
+async def test_nothing_is_learnt_from_a_failed_verification(platform: Platform) -> None:
+    threads = [
+        planner(plan(subtask("first"))),
+        coder(call("remember", text="Widgets of type Q11 are blue."), work(), subtask_id="first"),
+        reviewer(approve(), subtask_id="first"),
+        planner({**plan(subtask("second")), "expect": "Q11 lacks its stamp"}, revision=2),
+        coder(
+            call("remember", text="Q11 lacks its stamp unless one is made."),
+            work("Stamped."),
+            shell("touch stamp"),
+            work("Stamped now."),
+            subtask_id="second",
+        ),
+        reviewer(reject("The stamp of Q11 is made by hand."), subtask_id="second"),
+        reviewer(approve(), subtask_id="second", round_=2),
+    ]
+    command = "test -e stamp || { echo Q11 lacks its stamp; exit 3; }"
+    outcome = await platform.run(threads, acceptance=[command])
+    assert outcome.task["state"] == "succeeded"
+    assert outcome.task["verified"] is True
+    kept, refused = outcome.results("remember")
+    assert "Remembered" in kept["text"]
+    assert "verification has failed" in refused["text"]
+    listed = (await platform.client.get("/v1/memory", params={"task_id": outcome.task["id"]})).json()["data"]
+    assert [memory["text"] for memory in listed] == ["Widgets of type Q11 are blue."]
 
 
 async def test_a_task_without_memory_neither_reads_nor_writes_it(platform: Platform) -> None:

@@ -6,7 +6,9 @@ import uuid
 import pytest
 import sqlalchemy as sa
 
+from journeyman.platform.events.log import append
 from journeyman.platform.events.models import Event
+from journeyman.platform.events.types import EventType
 from journeyman.platform.kit.errors import InvalidInput
 from journeyman.platform.memory import service
 from journeyman.platform.memory.models import Kind, MemoryChange
@@ -141,6 +143,54 @@ async def test_lessons_are_kept_once_after_the_end_without_secrets_and_verificat
     assert not any("make check" in text or "0123456789" in text for text in texts)
     assert all(row.confirmations == 0 for row in await bench.rows())
     assert await bench.events() == [], "the log of an ended task is closed"
+
+
+@pytest.mark.parametrize("type_", [EventType.PLAN_PROPOSED, EventType.PLAN_EDITED, EventType.PLAN_REVISED])
+async def test_an_acceptance_command_of_a_plan_is_never_kept(bench: Bench, type_: EventType) -> None:
+    async with bench.database.transaction() as session:
+        await append(session, bench.task_id, type_, {"revision": 1, "acceptance": ["pytest tests/of_plan"]})
+    with pytest.raises(InvalidInput) as caught:
+        await bench.learn("The interesting cases are in tests/of_plan.")
+    assert caught.value.code == "holds_verification"
+    assert await bench.rows() == []
+
+
+async def test_a_fork_keeps_nothing_of_the_verification_of_the_task_it_comes_from(bench: Bench) -> None:
+    await allow(bench, Task, bench.task_id, acceptance=["pytest tests/of_ancestor"])
+    fork, fork_of_fork = [await make_task(bench.database, bench.project_id) for _ in range(2)]
+    await allow(bench, Task, fork, forked_from={"task_id": bench.task_id, "checkpoint_id": "c"})
+    await allow(bench, Task, fork_of_fork, forked_from={"task_id": fork, "checkpoint_id": "c"})
+    with pytest.raises(InvalidInput) as caught:
+        await bench.learn("The interesting cases are in tests/of_ancestor.", task_id=fork_of_fork)
+    assert caught.value.code == "holds_verification"
+    await fail_verification(bench)
+    with pytest.raises(InvalidInput) as caught:
+        await bench.learn("Sums are kept in cents.", task_id=fork_of_fork)
+    assert caught.value.code == "verification_failed"
+    assert await bench.rows() == []
+
+
+async def test_nothing_is_kept_once_verification_has_failed(bench: Bench) -> None:
+    key = uuid.uuid4().hex
+    before = await bench.learn(TESTS, step_key=key)
+    await fail_verification(bench)
+    with pytest.raises(InvalidInput, match="verification has failed") as caught:
+        await bench.learn("Sums of an empty basket are 0.00, as the platform's run said.")
+    assert caught.value.code == "verification_failed"
+    assert await bench.learn(TESTS, step_key=key) == before, "a repeated step is told what it was told before"
+    async with bench.database.transaction() as session:
+        lessons: list[tuple[Kind, str]] = [("lesson", "A review found: sums of an empty basket are wrong.")]
+        assert await service.reflect(session, bench.project_id, bench.task_id, lessons) == 0
+    assert [row.text for row in await bench.rows()] == [TESTS]
+    other = await make_task(bench.database, bench.project_id)
+    assert (await bench.learn("Sums are kept in cents.", task_id=other)).outcome == "written"
+
+
+async def fail_verification(bench: Bench) -> None:
+    async with bench.database.transaction() as session:
+        await append(
+            session, bench.task_id, EventType.ACCEPTANCE_FAILED, {"command": "pytest tests", "output": "empty"}
+        )
 
 
 @pytest.mark.parametrize("of", [Task, Project])

@@ -11,6 +11,7 @@ from sqlalchemy.dialects.postgresql import JSONB, insert
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from journeyman.platform.events.models import Event
+from journeyman.platform.events.types import EventType
 from journeyman.platform.kit.clock import now
 from journeyman.platform.kit.database import Json
 from journeyman.platform.memory.models import Memory, MemoryChange
@@ -22,6 +23,13 @@ CHANNEL: Final = "journeyman_memories"
 
 _WORD: Final = re.compile(r"\w{3,}")
 _MOST_WORDS: Final = 64
+_VERIFICATION: Final = (
+    EventType.PLAN_PROPOSED,
+    EventType.PLAN_EDITED,
+    EventType.PLAN_REVISED,
+    EventType.ACCEPTANCE_PASSED,
+    EventType.ACCEPTANCE_FAILED,
+)
 _LIVE: Final = sa.and_(Memory.deleted_at.is_(None), Memory.superseded_by.is_(None))
 
 
@@ -106,6 +114,39 @@ async def set_project_use(session: AsyncSession, project_id: str, changes: Json)
         .where(Project.id == project_id)
         .values(memory=Project.memory.op("||")(sa.cast(changes, JSONB)))
     )
+
+
+class Verification(NamedTuple):
+    """What is known of a task's verification: its acceptance commands, and whether one ever failed."""
+
+    commands: frozenset[str]
+    failed: bool
+
+
+async def verification_of(session: AsyncSession, task: Task) -> Verification:
+    """Of the task and of those that it was forked from, of every plan, also those that a rewind went back to before."""
+    parent: sa.ColumnElement[str] = Task.forked_from["task_id"].astext
+    line = (
+        sa.select(Task.id, Task.acceptance, parent.label("parent"))
+        .where(Task.id == task.id)
+        .cte("line", recursive=True)
+    )
+    line = line.union(sa.select(Task.id, Task.acceptance, parent).where(Task.id == line.c.parent))
+    commands: set[str] = set()
+    for acceptance in await session.scalars(sa.select(line.c.acceptance)):
+        commands.update(acceptance)
+    events = await session.execute(
+        sa.select(Event.type, Event.data["acceptance"], Event.data["command"].astext).where(
+            Event.task_id.in_(sa.select(line.c.id)), Event.type.in_(_VERIFICATION)
+        )
+    )
+    failed = False
+    for type_, planned, command in events:
+        commands.update(planned or [])
+        if command is not None:
+            commands.add(command)
+        failed = failed or type_ == EventType.ACCEPTANCE_FAILED
+    return Verification(frozenset(commands), failed)
 
 
 async def search_text(

@@ -28,6 +28,7 @@ from journeyman.platform.memory.models import Kind, Memory, Origin
 from journeyman.platform.memory.port import Embedder, Match, VectorMemory
 from journeyman.platform.memory.qdrant import QdrantVectorMemory
 from journeyman.platform.memory.ranking import Candidate, best
+from journeyman.platform.memory.verification import names_verification
 from journeyman.platform.tasks.contract import TaskState
 from journeyman.platform.tasks.repository import lock_task
 
@@ -130,22 +131,31 @@ class Learned:
 async def learn(session: AsyncSession, learner: Learner, text: str, kind: Kind) -> Learned:
     """Keep what a task has learnt, with the event that tells of it; once per step key. It is found once indexed.
 
-    Raises :class:`InvalidInput` with code ``looks_like_a_secret``, ``holds_verification`` for a text that holds one of the
-    task's acceptance commands, or ``memory_off`` where task or project do not let memories be written.
+    Raises :class:`InvalidInput` with code ``looks_like_a_secret``; ``holds_verification`` for a text that names what an
+    acceptance command of the task names; ``verification_failed`` from the task's first failed verification on; or
+    ``memory_off`` where task or project do not let memories be written.
     """
     text = cleaned(text)
     refuse_secret(text)
     task = await lock_task(session, learner.task_id)
-    if not (await repository.memory_use(session, task)).write:
-        raise InvalidInput("Not kept: memory is switched off for this task.", code="memory_off")
-    if holds_verification(text, task.acceptance):
-        raise InvalidInput(
-            "Not kept: the text holds an acceptance command, and later tasks must not learn how work is verified.",
-            code="holds_verification",
-        )
     earlier = await repository.event_data(session, step_keys.part(learner.step_key, "memory"))
     if earlier is not None:
         return Learned(earlier["memory_id"], earlier["outcome"], earlier.get("instead"))
+    if not (await repository.memory_use(session, task)).write:
+        raise InvalidInput("Not kept: memory is switched off for this task.", code="memory_off")
+    verification = await repository.verification_of(session, task)
+    if verification.failed:
+        raise InvalidInput(
+            "Not kept: this task's verification has failed before, and nothing that may derive from that is remembered. "
+            "Go on without; what was remembered before stays.",
+            code="verification_failed",
+        )
+    if names_verification(text, verification.commands):
+        raise InvalidInput(
+            "Not kept: the text holds an acceptance command, or names a file or test that one names, and later tasks must "
+            "not learn how work is verified. Leave that part out.",
+            code="holds_verification",
+        )
     learned, confirmations = await _store(session, learner, text, kind)
     event = await append(
         session,
@@ -175,8 +185,8 @@ async def learn(session: AsyncSession, learner: Learner, text: str, kind: Kind) 
 async def reflect(session: AsyncSession, project_id: str, task_id: str, lessons: Sequence[tuple[Kind, str]]) -> int:
     """Keep what a task that has ended taught, at most ``MAX_LESSONS``; once per task. Returns how many were kept.
 
-    The task's log is closed by then, so no event tells of it: the memories name the task. Secrets and texts that hold an
-    acceptance command are left out.
+    The task's log is closed by then, so no event tells of it: the memories name the task. Secrets and texts that name what
+    an acceptance command names are left out. A task whose verification ever failed keeps nothing.
     """
     task = await lock_task(session, task_id)
     if task.reflected_at is not None:
@@ -184,10 +194,13 @@ async def reflect(session: AsyncSession, project_id: str, task_id: str, lessons:
     task.reflected_at = now()
     if not (await repository.memory_use(session, task)).write:
         return 0
+    verification = await repository.verification_of(session, task)
+    if verification.failed:
+        return 0
     kept = 0
     for number, (kind, said) in enumerate(lessons[:MAX_LESSONS]):
         text = redact_text(cleaned(said))
-        if holds_secret(text) or holds_verification(text, task.acceptance):
+        if holds_secret(text) or names_verification(text, verification.commands):
             continue
         learner = Learner(project_id, task_id, step_keys.part(task_id, "lesson", number), origin="platform")
         learned, _ = await _store(session, learner, text, kind)
@@ -198,12 +211,6 @@ async def reflect(session: AsyncSession, project_id: str, task_id: str, lessons:
         kept += learned.outcome != "outranked"
     await repository.notify(session, project_id)
     return kept
-
-
-def holds_verification(text: str, acceptance: Sequence[str]) -> bool:
-    """Whether one of the acceptance commands stands in the text, but for white space and case."""
-    squeezed = "".join(text.lower().split())
-    return any((command := "".join(line.lower().split())) and command in squeezed for line in acceptance)
 
 
 async def _store(session: AsyncSession, learner: Learner, text: str, kind: Kind) -> tuple[Learned, int]:
