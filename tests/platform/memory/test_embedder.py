@@ -8,7 +8,7 @@ import pytest
 
 from journeyman.apps.embedded.services import EMBEDDING_DIMENSIONS, EMBEDDING_MODEL
 from journeyman.platform.kit.errors import Unavailable
-from journeyman.platform.memory.embedder import OpenAIEmbedder
+from journeyman.platform.memory.embedder import QUERY_CHARACTERS, OpenAIEmbedder, fitting
 from journeyman.platform.memory.port import Embedder
 
 
@@ -80,6 +80,20 @@ async def test_queries_of_one_moment_share_requests(embeddings_url: str) -> None
     alone = await driver.embed_query("question 19")
     assert similarity(vectors[19], alone) > 0.999
     await driver.close()
+
+
+@pytest.mark.parametrize(
+    ("lengths", "count"),
+    [([], 0), ([4000, 1], 1), ([10, 1000, 300], 2), ([1190, 10, 1], 2), ([100] * 40, 12), ([0] * 5, 5)],
+)
+def test_requests_are_small_and_hold_one_text_at_least(lengths: list[int], count: int) -> None:
+    assert fitting(["x" * length for length in lengths]) == count
+
+
+async def test_the_beginning_of_a_query_is_embedded(embedder: Embedder) -> None:
+    text = " ".join(f"word{number}" for number in range(400))
+    assert similarity(await embedder.embed_query(text), await embedder.embed_query(text[:QUERY_CHARACTERS])) > 0.9999
+    assert similarity(await embedder.embed_query(text), await embedder.embed_query(text[:100])) < 0.9999
 
 
 async def test_too_many_waiting_queries_are_refused_and_those_before_are_answered(embeddings_url: str) -> None:

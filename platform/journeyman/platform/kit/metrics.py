@@ -158,9 +158,10 @@ MEMORY_DOWN: Final = Gauge(
 MEMORY_UNINDEXED: Final = Gauge(
     "journeyman_memory_unindexed", "Memories that the index has not followed yet.", registry=REGISTRY
 )
-MEMORY_DEGRADED: Final = Counter(
-    "journeyman_memory_degraded_total",
-    "Recalls by words alone, because embedder or index did not answer in time.",
+MEMORY_RECALLS: Final = Counter(
+    "journeyman_memory_recalls_total",
+    "Recalls by what answered: index; or by words alone, because embedder or index were slow or down.",
+    ["answered"],
     registry=REGISTRY,
 )
 

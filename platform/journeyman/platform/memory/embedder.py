@@ -1,6 +1,7 @@
 """The embedder driver for any OpenAI-compatible ``/v1/embeddings``."""
 
 import asyncio
+from collections.abc import Sequence
 from importlib import import_module
 from typing import TYPE_CHECKING, Final
 
@@ -11,11 +12,11 @@ from journeyman.platform.kit.text import cleaned
 if TYPE_CHECKING:
     import openai
 
-_BATCH: Final = 4
-"""Texts in one request. A small machine needs a second or more for a long one; a request that times out is lost work, and is
-asked for again."""
-_QUERIES: Final = 16
-"""Queries in one request: short, and agents wait for them."""
+REQUEST_CHARACTERS: Final = 1200
+"""Of all texts in one request, if there are several. A small machine embeds some 3,000 characters in a second; a query has to wait
+for at most one other request."""
+QUERY_CHARACTERS: Final = 600
+"""What is embedded of a query: sixteen agents that ask at once are answered within the time that a recall waits."""
 _MOST_WAITING: Final = 64
 _MOST_CHARACTERS: Final = 4000
 """Beyond the window of the models meant here (512 tokens); the server cuts what its model does not take."""
@@ -35,19 +36,22 @@ class OpenAIEmbedder:
 
     async def embed_passages(self, texts: list[str], *, project_id: str | None = None) -> list[list[float]]:
         vectors: list[list[float]] = []
-        for start in range(0, len(texts), _BATCH):
-            vectors += await self._embed(texts[start : start + _BATCH], "passage", project_id)
+        place = 0
+        while place < len(texts):
+            count = fitting(texts[place:])
+            vectors += await self._embed(texts[place : place + count], "passage", project_id)
+            place += count
         return vectors
 
     async def embed_query(self, text: str, *, project_id: str | None = None) -> list[float]:
-        """The vector of a query. Queries that come while a request is under way go together in the next one.
+        """The vector of a query's first 600 characters. Queries that come during a request go together in the next one.
 
         Raises :class:`Unavailable` also when too many wait.
         """
         if sum(len(waiting) for waiting in self._waiting.values()) >= _MOST_WAITING:
             raise Unavailable(f"{_MOST_WAITING} queries wait for the embeddings server already; this one is given up.")
         future: asyncio.Future[list[float]] = asyncio.get_running_loop().create_future()
-        self._waiting.setdefault(project_id, []).append((text, future))
+        self._waiting.setdefault(project_id, []).append((text[:QUERY_CHARACTERS], future))
         if self._sending is None or self._sending.done():
             self._sending = asyncio.create_task(self._send_waiting())
         return await future
@@ -57,7 +61,8 @@ class OpenAIEmbedder:
         while self._waiting:
             project_id = next(iter(self._waiting))
             waiting = [each for each in self._waiting.pop(project_id) if not each[1].done()]
-            batch, rest = waiting[:_QUERIES], waiting[_QUERIES:]
+            count = fitting([text for text, _ in waiting])
+            batch, rest = waiting[:count], waiting[count:]
             if rest:
                 self._waiting[project_id] = rest
             if not batch:
@@ -112,6 +117,17 @@ class OpenAIEmbedder:
             self._sending.cancel()
         if self._client is not None:
             await self._client.close()
+
+
+def fitting(texts: Sequence[str]) -> int:
+    """How many of the first texts go into one request: at least one, if there is any."""
+    count = size = 0
+    for text in texts:
+        size += min(len(text), _MOST_CHARACTERS)
+        if count and size > REQUEST_CHARACTERS:
+            break
+        count += 1
+    return count
 
 
 def _clean(text: str) -> str:

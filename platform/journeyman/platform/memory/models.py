@@ -60,6 +60,12 @@ class Memory(Base):
         ),
         sa.Index("ix_memories_index_due", "index_due_at", postgresql_where=sa.text("index_due_at IS NOT NULL")),
         sa.Index("ix_memories_task", "task_id"),
+        sa.Index(
+            "ix_memories_words",
+            sa.text("to_tsvector('english', text)"),
+            postgresql_using="gin",
+            postgresql_where=sa.text("deleted_at IS NULL AND superseded_by IS NULL"),
+        ),
     )
 
     @property

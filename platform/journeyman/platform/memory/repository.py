@@ -154,8 +154,10 @@ async def search_text(
 ) -> list[tuple[Memory, str | None, float]]:
     """Live memories with any of the query's words, the best first: each with its task's state and a score from 0 to 1."""
     words = " OR ".join(_WORD.findall(query)[:_MOST_WORDS])
-    asked = sa.func.websearch_to_tsquery("english", words)
-    text = sa.func.to_tsvector("english", Memory.text)
+    # Written out, not as parameters: only then the index of the same expression is used.
+    english: sa.ColumnElement[str] = sa.literal_column("'english'::regconfig")
+    asked = sa.func.websearch_to_tsquery(english, words)
+    text = sa.func.to_tsvector(english, Memory.text)
     score = sa.func.ts_rank(text, asked, 32)
     statement = (
         sa.select(Memory, Task.state, score)

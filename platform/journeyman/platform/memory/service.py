@@ -17,7 +17,7 @@ from journeyman.platform.kit.database import Database
 from journeyman.platform.kit.errors import InvalidInput, Unavailable
 from journeyman.platform.kit.ids import derived_id
 from journeyman.platform.kit.logging import get_logger
-from journeyman.platform.kit.metrics import MEMORY_DEGRADED
+from journeyman.platform.kit.metrics import MEMORY_RECALLS
 from journeyman.platform.kit.redaction import holds_secret, redact_text
 from journeyman.platform.kit.settings import Settings
 from journeyman.platform.kit.text import cleaned
@@ -283,10 +283,10 @@ class MemoryService:
             async with asyncio.timeout(RECALL_S):
                 matches = await self._matches(project_id, query, max(20, _CANDIDATES * limit))
         except (Unavailable, TimeoutError) as error:
-            MEMORY_DEGRADED.inc()
-            return await self._by_words(
-                project_id, query, limit, kinds, "slow" if isinstance(error, TimeoutError) else "down"
-            )
+            reason: Literal["slow", "down"] = "slow" if isinstance(error, TimeoutError) else "down"
+            MEMORY_RECALLS.labels(reason).inc()
+            return await self._by_words(project_id, query, limit, kinds, reason)
+        MEMORY_RECALLS.labels("index").inc()
         async with self._database.transaction() as session:
             rows = await repository.rows_of(session, project_id, {str(match.payload["memory_id"]) for match in matches})
         candidates: list[Candidate] = []

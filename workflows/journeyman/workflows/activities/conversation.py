@@ -18,6 +18,7 @@ from journeyman.platform.events.types import EventType
 from journeyman.platform.kit import step_keys
 from journeyman.platform.kit.database import Database
 from journeyman.platform.kit.errors import Conflict
+from journeyman.platform.memory.embedder import QUERY_CHARACTERS
 from journeyman.platform.memory.repository import memory_use
 from journeyman.platform.memory.service import DEGRADED, MemoryService
 from journeyman.platform.plans import repository as plans
@@ -32,8 +33,8 @@ from journeyman.workflows.heartbeat import beating
 from journeyman.workflows.types import DeliverFindings, OpenThread, ThreadRef
 
 RECALLED: Final = 5
-QUERY: Final = 2000
-"""Characters of the task that are looked up: more than an embedding model reads."""
+QUERY: Final = QUERY_CHARACTERS
+"""Characters of the task that are looked up, of a later plan half of them for the reason: what is embedded of a query."""
 
 
 class ConversationActivities:
