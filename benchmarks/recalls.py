@@ -11,7 +11,7 @@ from benchmarks.platform_run import Run, call, platform, threads
 from benchmarks.results import Row, percentile, report
 
 TASKS: Final = 16
-ROUNDS: Final = 3
+ROUNDS: Final = 2
 KNOWN: Final = 60
 """Memories that the project has before."""
 TIMEOUT_S: Final = 600
@@ -30,6 +30,8 @@ class Measured:
     recalls: list[float] = field(default_factory=list)
     answered: Counter[str] = field(default_factory=Counter)
     """Recalls by what answered: ``index``, or the reason why it did not."""
+    openings_degraded: int = 0
+    """Of these, recalls for a Planner's opening."""
 
     def rows(self, what: str) -> list[Row]:
         rows = [
@@ -42,6 +44,7 @@ class Measured:
             degraded = total - self.answered["index"]
             rows += [Row(what, "recalls", total, ""), Row(what, "recalls degraded", 100 * degraded / total, "%", 5)]
             rows += [Row(what, f"recalls degraded: {why}", n, "") for why, n in self.answered.items() if why != "index"]
+            rows.append(Row(what, "recalls degraded: of openings", self.openings_degraded, ""))
         return rows
 
 
@@ -79,6 +82,7 @@ async def measure(run: Run, into: Measured, **fields: Any) -> None:
                 into.recalls.append((_time(event) - begun[data["call_id"]]).total_seconds() * 1000)
             elif event["type"] == "memory.recalled":
                 into.answered[data.get("reason") or ("unsaid" if data["degraded"] else "index")] += 1
+                into.openings_degraded += data["degraded"] and not begun
 
 
 def _time(event: dict[str, Any]) -> datetime:

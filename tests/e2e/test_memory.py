@@ -88,6 +88,28 @@ async def test_a_later_planner_learns_nothing_of_an_earlier_tasks_verification(p
     assert not any("Q8-is-hexagonal" in memory["text"] for memory in listed)
 
 
+async def test_lessons_of_reviews_are_kept_after_the_task_has_ended(platform: Platform) -> None:
+    threads = [
+        planner(plan()),
+        coder(work("Done."), shell("touch drilled"), work("Drilled.")),
+        reviewer(reject("Widgets of type Q12 need a hole.")),
+        reviewer(approve(), round_=2),
+    ]
+    outcome = await platform.run(threads, acceptance=["test -e drilled"])
+    assert outcome.task["verified"] is True
+    task_id = outcome.task["id"]
+    async with asyncio.timeout(30):
+        while True:
+            kept = (await platform.client.get("/v1/memory", params={"task_id": task_id})).json()["data"]
+            if kept:
+                break
+            await asyncio.sleep(0.1)
+    assert [memory["text"] for memory in kept] == ["A review found: Widgets of type Q12 need a hole."]
+    events = await platform.events(task_id)
+    assert events[-1]["type"] == "task.completed", "nothing comes after the end"
+    assert [event["seq"] for event in events] == list(range(1, len(events) + 1))
+
+
 async def test_nothing_is_learnt_from_a_failed_verification(platform: Platform) -> None:
     threads = [
         planner(plan(subtask("first"))),

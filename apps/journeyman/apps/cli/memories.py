@@ -55,7 +55,7 @@ def search(target: Target, query: str, *, kinds: Sequence[str] | None, limit: in
         print("Nothing that fits is known.", file=sys.stderr)
     if found["degraded"]:
         print(
-            "The memory index or the embedder is down: nothing can be found now, by agents neither. What is stored is kept.",
+            "The memory index or the embedder did not answer in time: searched by words alone, and more may be known.",
             file=sys.stderr,
         )
         return Exit.PLATFORM

@@ -16,7 +16,7 @@ REQUEST_CHARACTERS: Final = 1200
 """Of all texts in one request, if there are several. A small machine embeds some 3,000 characters in a second; a query has to wait
 for at most one other request."""
 QUERY_CHARACTERS: Final = 600
-"""What is embedded of a query: sixteen agents that ask at once are answered within the time that a recall waits."""
+"""What is embedded of a query. Longer ones cost more than a recall may wait for when many agents ask at once."""
 _MOST_WAITING: Final = 64
 _MOST_CHARACTERS: Final = 4000
 """Beyond the window of the models meant here (512 tokens); the server cuts what its model does not take."""
