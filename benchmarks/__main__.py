@@ -25,6 +25,7 @@ MODULES = (
     "memory",
     "context",
     "prompts",
+    "recalls",
 )
 
 
