@@ -116,14 +116,14 @@ async def set_project_use(session: AsyncSession, project_id: str, changes: Json)
     )
 
 
-class Verification(NamedTuple):
+class VerificationRecord(NamedTuple):
     """What is known of a task's verification: its acceptance commands, and whether one ever failed."""
 
     commands: frozenset[str]
     failed: bool
 
 
-async def verification_of(session: AsyncSession, task: Task) -> Verification:
+async def verification_of(session: AsyncSession, task: Task) -> VerificationRecord:
     """Of the task and of those that it was forked from, of every plan, also those that a rewind went back to before."""
     parent: sa.ColumnElement[str] = Task.forked_from["task_id"].astext
     line = (
@@ -146,7 +146,7 @@ async def verification_of(session: AsyncSession, task: Task) -> Verification:
         if command is not None:
             commands.add(command)
         failed = failed or type_ == EventType.ACCEPTANCE_FAILED
-    return Verification(frozenset(commands), failed)
+    return VerificationRecord(frozenset(commands), failed)
 
 
 async def search_text(
