@@ -6,10 +6,11 @@ import pytest
 from aiohttp import web
 
 from journeyman.platform.inference.errors import ModelRejected, ModelUnavailable
-from journeyman.platform.inference.gateway.forms import BRIDGE
+from journeyman.platform.inference.gateway.forms import BRIDGE, MAX_FORMS, EngineForm, EngineForms
 from journeyman.platform.inference.port import CallIdentity
 from journeyman.platform.inference.refusals.classify import documented
 from support.gateway import internal
+from support.rows import make_project
 
 FORMS = documented()
 LARGE = 100_000
@@ -176,3 +177,25 @@ async def test_an_engine_that_refuses_every_form_is_asked_a_bounded_number_of_ti
     with pytest.raises(ModelRejected, match="roles must alternate"):
         await ask("step")
     assert len(engine.requests) <= 9
+
+
+async def test_what_one_project_makes_an_engine_refuse_changes_no_other_projects_calls(
+    engine, client, ask, database, model_request
+):
+    rule = next(rule for _, rule in FORMS if rule["example"].get("parameter") == "temperature")
+    plays(engine, rule)
+    await ask("first")
+    assert "temperature" not in engine.requests[-1]
+    engine.handler = engine.plain
+    identity = CallIdentity(await make_project(database), "other")
+    await client.complete(model_request(identity=identity, temperature=0.2))
+    assert engine.requests[-1]["temperature"] == 0.2
+
+
+def test_forms_are_bounded():
+    forms = EngineForms()
+    for number in range(MAX_FORMS + 5):
+        forms.keep("p", "http://engine", f"model-{number}", EngineForm(bridged=True))
+    assert forms.of("p", "http://engine", "model-0").plain
+    assert forms.of("p", "http://engine", f"model-{MAX_FORMS}").bridged
+    assert len(forms._forms) == MAX_FORMS

@@ -279,3 +279,13 @@ async def test_usage_is_what_can_be_meant(engine, wire, ask, database, project, 
     assert answer.usage == expected
     [entry] = await entries(database, project)
     assert entry.estimated == (expected is None)
+
+
+async def test_a_stream_without_content_is_bounded(engine, wire, ask, monkeypatch):
+    from journeyman.platform.inference.gateway import calls
+
+    monkeypatch.setattr(calls, "MAX_BODY", 100_000)
+    role = wire.sse(wire.chunk({"role": "assistant", "content": ""}))
+    streams(engine, *([role * 100] * 50))
+    with pytest.raises(ModelUnavailable, match="more than anybody can take"):
+        await ask()

@@ -48,8 +48,8 @@ class ModelCaller:
         self._engine = engine
         self._idle_timeout_s = idle_timeout_s
         self._window = window
-        self._learnt: dict[str, ContextWindow] = {}
-        """By model: the context that its engine named when it refused a prompt."""
+        self._learnt: dict[tuple[str, str], ContextWindow] = {}
+        """By project and model: the context that its engine named when it refused a prompt."""
 
     async def ask(self, loaded: LoadedStep) -> LoadedStep:
         """Ask the role's model for the step's answer and store it under its step key; returns the step with the answer.
@@ -73,7 +73,7 @@ class ModelCaller:
                 session, task.id, [_event(step, EventType.MODEL_STARTED, attempt=attempt, step=step.number)]
             )
         try:
-            summarize = needs_summary(thread, prompt, self._window_of(task.model_for(step.thread.role)))
+            summarize = needs_summary(thread, prompt, self._window_of(task, step))
             metrics.PROMPT_ASSEMBLY.observe(time.perf_counter() - started)
             if summarize:
                 prompt = await self._compact(task, step, attempt, thread, prompt)
@@ -82,7 +82,7 @@ class ModelCaller:
             except ModelRejected as error:
                 if error.code != REFUSAL_CODES[RefusalKind.CONTEXT_TOO_LONG] or summarize:
                     raise
-                self._learn_context(task.model_for(step.thread.role), error)
+                self._learn_context(task, step, error)
                 prompt = await self._compact(task, step, attempt, thread, prompt)
                 answer = await self._complete(self._request(task, step, key, attempt, prompt.array()))
         except JourneymanError as error:
@@ -90,15 +90,17 @@ class ModelCaller:
             raise
         return await self._store(loaded, key, answer)
 
-    def _window_of(self, model: str) -> ContextWindow:
-        return self._learnt.get(model, self._window)
+    def _window_of(self, task: Task, step: Step) -> ContextWindow:
+        return self._learnt.get((task.project_id, task.model_for(step.thread.role)), self._window)
 
-    def _learn_context(self, model: str, refused: ModelRejected) -> None:
+    def _learn_context(self, task: Task, step: Step, refused: ModelRejected) -> None:
         """Take over the context that the engine named when it refused a prompt, where it is smaller than the settings'."""
         limit = refused.details.get("limit")
-        window = self._window_of(model)
+        window = self._window_of(task, step)
         if isinstance(limit, int) and 0 < limit < window.tokens:
-            self._learnt[model] = ContextWindow(limit, min(window.max_output_tokens, limit // 4))
+            self._learnt[task.project_id, task.model_for(step.thread.role)] = ContextWindow(
+                limit, min(window.max_output_tokens, limit // 4)
+            )
 
     async def _deliver(self, thread_id: str) -> Thread:
         """Append waiting messages from people to the thread; returns the updated thread."""
@@ -112,7 +114,7 @@ class ModelCaller:
             model=task.model_for(step.thread.role),
             messages=messages,
             tools=tool_schemas(step.thread.role),
-            max_tokens=self._window_of(task.model_for(step.thread.role)).max_output_tokens,
+            max_tokens=self._window_of(task, step).max_output_tokens,
             identity=CallIdentity(
                 project_id=task.project_id,
                 request_id=request_id,

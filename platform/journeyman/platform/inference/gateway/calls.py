@@ -172,7 +172,8 @@ class Call:
     async def _ask_in_its_form(self) -> None:
         """Send the call; when the engine refuses its form, send it again in one that the engine takes."""
         call = self.exchange.request
-        form = self._forms.of(self.exchange.upstream.base_url, call.model)
+        key = (self.exchange.caller.project_id, self.exchange.upstream.base_url, call.model)
+        form = self._forms.of(*key)
         cap: int | None = None
         for retries in range(MAX_RETRIES + 1):
             sent = form.apply(call.body, cap) if self.exchange.kind == "model" else call.body
@@ -186,6 +187,7 @@ class Call:
                 if learnt is False:
                     raise
                 cap = cap if learnt is True else learnt
+                self._forms.keep(*key, form)
                 metrics.ADAPTATIONS.labels(refused.refusal.kind.value).inc()
                 _log.info(
                     "engine.form_learnt",
@@ -219,6 +221,7 @@ class Call:
         scanner = self._scanner
         relay = self.relay
         failure: str | None = None
+        early = 0
         try:
             async for data in self._within_bounds(response, first):
                 events = scanner.feed(data)
@@ -227,7 +230,8 @@ class Call:
                 elif events:
                     # Not yet an answer: an engine may still refuse the call, which may then be sent in another form.
                     self._early.append(events)
-                if scanner.held_bytes + relay.held_bytes > MAX_BODY:
+                    early += len(events)
+                if scanner.held_bytes + relay.held_bytes + early > MAX_BODY:
                     failure = "sent more than anybody can take"
                     break
                 if scanner.done or scanner.error is not None:

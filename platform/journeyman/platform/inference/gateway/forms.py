@@ -1,10 +1,11 @@
 """The form in which an engine takes calls, learnt from its refusals.
 
 An engine that refuses a field, a size or an order of roles gets the same call again in a form that it takes. What was learnt
-holds for that engine and model from then on, for as long as the gateway runs. A form is a pure function of the call, so a
+holds for that project, engine and model from then on, for as long as the gateway runs. A form is a pure function of the call, so a
 conversation that only grows stays byte-stable for the engine's prefix cache.
 """
 
+from collections import OrderedDict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
@@ -15,6 +16,7 @@ from journeyman.platform.inference.refusals import Refusal, RefusalKind
 
 MAX_RETRIES: Final = 8
 """Forms that are tried for one call."""
+MAX_FORMS: Final = 1000
 BRIDGE: Final = "Understood."
 """What stands in the assistant's turn that is put between two turns which an engine refuses side by side."""
 _KEPT: Final = frozenset({"model", "messages", "stream", "tools"})
@@ -135,13 +137,25 @@ class EngineForm:
 
 
 class EngineForms:
-    """The forms of all engines, by base URL and model."""
+    """The newest :data:`MAX_FORMS` forms, by project, base URL and model.
+
+    An engine's refusal may quote what a caller sent. So what is learnt from one project's calls changes no other project's.
+    """
 
     def __init__(self) -> None:
-        self._forms: dict[tuple[str, str], EngineForm] = {}
+        self._forms: OrderedDict[tuple[str, str, str], EngineForm] = OrderedDict()
 
-    def of(self, base_url: str, model: str) -> EngineForm:
-        return self._forms.setdefault((base_url, model), EngineForm())
+    def of(self, project_id: str, base_url: str, model: str) -> EngineForm:
+        """The form for the project's calls; the empty one where nothing was learnt."""
+        return self._forms.get((project_id, base_url, model)) or EngineForm()
+
+    def keep(self, project_id: str, base_url: str, model: str, form: EngineForm) -> None:
+        """Use the form for further calls."""
+        key = (project_id, base_url, model)
+        self._forms[key] = form
+        self._forms.move_to_end(key)
+        while len(self._forms) > MAX_FORMS:
+            self._forms.popitem(last=False)
 
 
 def _number(raw: msgspec.Raw) -> int:

@@ -14,7 +14,7 @@ from functools import cache
 from importlib.resources import files
 from typing import Any, Final
 
-MAX_WORDS: Final = 20_000
+MAX_WORDS: Final = 4_000
 """Characters of an engine's message that are searched."""
 _MAX_LIMIT: Final = 1_000_000_000
 _LEAST_OUTPUT: Final = 256
