@@ -13,7 +13,7 @@ import sqlalchemy as sa
 from journeyman.platform.kit import metrics
 from journeyman.platform.kit.clock import now
 from journeyman.platform.kit.errors import Unavailable
-from journeyman.platform.memory import indexing, repository
+from journeyman.platform.memory import index_repository, indexing
 from journeyman.platform.memory.embedder import OpenAIEmbedder
 from journeyman.platform.memory.indexing import MemoryIndex, point_id
 from journeyman.platform.memory.models import MemoryChange
@@ -92,7 +92,7 @@ async def test_a_row_that_changes_while_it_is_indexed_is_indexed_again(bench: Be
 async def test_rows_of_a_process_that_died_are_taken_over(bench: Bench) -> None:
     learned = await bench.learn(TESTS)
     async with bench.database.transaction() as session:
-        claimed = await repository.claim_due(
+        claimed = await index_repository.claim_due(
             session, project_id=None, grace=timedelta(), lease=indexing.LEASE, limit=10
         )
     assert [due.id for due in claimed] == [learned.memory_id]
@@ -100,7 +100,7 @@ async def test_rows_of_a_process_that_died_are_taken_over(bench: Bench) -> None:
     await bench.overdue()
     assert await bench.service.index.follow() == 1
     async with bench.database.transaction() as session:
-        assert not await repository.settle(session, claimed[0]), "the claim was given to another"
+        assert not await index_repository.settle(session, claimed[0]), "the claim was given to another"
     assert await bench.recall("How are the tests run?") == [learned.memory_id]
 
 

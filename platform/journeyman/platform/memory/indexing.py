@@ -24,10 +24,10 @@ from journeyman.platform.kit.errors import InvalidInput, Unavailable
 from journeyman.platform.kit.logging import get_logger
 from journeyman.platform.kit.metrics import MEMORY_UNINDEXED
 from journeyman.platform.kit.outages import database_unavailable
-from journeyman.platform.memory import repository
+from journeyman.platform.memory import index_repository, repository
 from journeyman.platform.memory.health import Health
+from journeyman.platform.memory.index_repository import Due
 from journeyman.platform.memory.port import Embedder, Point, VectorMemory
-from journeyman.platform.memory.repository import Due
 from journeyman.platform.memory.wording import repeats
 
 REPEATED: Final = 0.95
@@ -100,7 +100,7 @@ class MemoryIndex:
             with suppress(Unavailable):
                 await self.prepare(certain=False)
         async with self._database.transaction() as session:
-            MEMORY_UNINDEXED.set(await repository.unindexed(session))
+            MEMORY_UNINDEXED.set(await index_repository.unindexed(session))
 
     async def prepare(self, *, certain: bool = True) -> None:
         """Make the index when it is absent, be it for the first time or because its storage was lost.
@@ -115,7 +115,7 @@ class MemoryIndex:
             if not await self._vectors.exists():
                 # First the rows, then the index: whoever dies in between leaves an absent one, and the next begins anew.
                 async with self._database.transaction() as session:
-                    await repository.index_all(session)
+                    await index_repository.index_all(session)
             await self._vectors.ensure_collection()
         self._prepared = True
 
@@ -131,14 +131,16 @@ class MemoryIndex:
         await self.prepare(certain=False)
         while limit is None or total < limit:
             async with self._database.transaction() as session:
-                dues = await repository.claim_due(session, project_id=project_id, grace=grace, lease=LEASE, limit=BATCH)
+                dues = await index_repository.claim_due(
+                    session, project_id=project_id, grace=grace, lease=LEASE, limit=BATCH
+                )
             if not dues:
                 break
             try:
                 await self._follow_each_project(dues)
             except Unavailable:
                 async with self._database.transaction() as session:
-                    await repository.postpone(session, dues, by=RETRY)
+                    await index_repository.postpone(session, dues, by=RETRY)
                 raise
             total += len(dues)
         return total
@@ -159,7 +161,7 @@ class MemoryIndex:
         await self._vectors.delete(project_id, ids)
         async with self._database.transaction() as session:
             for due in dues:
-                await repository.settle(session, due)
+                await index_repository.settle(session, due)
 
     async def _write(self, project_id: str, dues: Sequence[Due]) -> None:
         if not dues:
@@ -188,7 +190,7 @@ class MemoryIndex:
                 # Only now: of two that say the same and come at once, the later one sees the other.
                 await self._fold(due, point)
                 async with self._database.transaction() as session:
-                    settled = await repository.settle(session, due)
+                    settled = await index_repository.settle(session, due)
                 stale = range(1, due.revision if settled else due.revision + 1)
                 await self._vectors.delete(project_id, [point_id(due.id, revision) for revision in stale])
 
@@ -200,7 +202,7 @@ class MemoryIndex:
             return
         _log.error("memory.refused", memory_id=dues[0].id, error=str(error))
         async with self._database.transaction() as session:
-            await repository.postpone(session, dues, by=RETRY_REFUSED)
+            await index_repository.postpone(session, dues, by=RETRY_REFUSED)
 
     async def _fold(self, due: Due, point: Point) -> None:
         """Of memories that say the same in slightly other words let the newest count, or the one that a person wrote."""

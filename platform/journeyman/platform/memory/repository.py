@@ -3,7 +3,7 @@
 import re
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import datetime
 from typing import Any, Final, NamedTuple
 
 import sqlalchemy as sa
@@ -30,7 +30,7 @@ _VERIFICATION: Final = (
     EventType.ACCEPTANCE_PASSED,
     EventType.ACCEPTANCE_FAILED,
 )
-_LIVE: Final = sa.and_(Memory.deleted_at.is_(None), Memory.superseded_by.is_(None))
+LIVE: Final = sa.and_(Memory.deleted_at.is_(None), Memory.superseded_by.is_(None))
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +72,7 @@ async def find(session: AsyncSession, project_id: str, query: MemoryQuery) -> Se
     )
     match query.state:
         case "live":
-            statement = statement.where(_LIVE)
+            statement = statement.where(LIVE)
         case "superseded":
             statement = statement.where(Memory.superseded_by.is_not(None), Memory.deleted_at.is_(None))
         case "deleted":
@@ -162,7 +162,7 @@ async def search_text(
     statement = (
         sa.select(Memory, Task.state, score)
         .outerjoin(Task, Task.id == Memory.task_id)
-        .where(Memory.project_id == project_id, _LIVE, text.op("@@")(asked))
+        .where(Memory.project_id == project_id, LIVE, text.op("@@")(asked))
         .order_by(score.desc(), Memory.id)
         .limit(limit)
     )
@@ -203,7 +203,7 @@ async def add_or_confirm(session: AsyncSession, memory: dict[str, Any]) -> Store
             )
             .on_conflict_do_update(
                 index_elements=["project_id", "digest"],
-                index_where=_LIVE,
+                index_where=LIVE,
                 set_={"confirmations": Memory.confirmations + 1, "updated_at": moment},
             )
             .returning(Memory.id, Memory.confirmations)
@@ -232,7 +232,7 @@ async def head_of_superseded(session: AsyncSession, project_id: str, digest: str
     chain = chain.union(sa.select(Memory.id, Memory.superseded_by).where(Memory.id == chain.c.superseded_by))
     return await session.scalar(
         sa.select(Memory)
-        .where(Memory.id.in_(sa.select(chain.c.id)), _LIVE)
+        .where(Memory.id.in_(sa.select(chain.c.id)), LIVE)
         .order_by(Memory.created_at.desc())
         .limit(1)
         .with_for_update()
@@ -253,9 +253,7 @@ async def event_data(session: AsyncSession, step_key: str) -> Json | None:
 
 async def same_text(session: AsyncSession, project_id: str, digest: str) -> Memory | None:
     """The live memory with that text."""
-    return await session.scalar(
-        sa.select(Memory).where(Memory.project_id == project_id, Memory.digest == digest, _LIVE)
-    )
+    return await session.scalar(sa.select(Memory).where(Memory.project_id == project_id, Memory.digest == digest, LIVE))
 
 
 def touch(memory: Memory) -> None:
@@ -369,85 +367,3 @@ async def count_uses(session: AsyncSession, ids: Collection[str]) -> None:
         .values(uses=Memory.uses + 1, last_used_at=now())
         .execution_options(synchronize_session=False)
     )
-
-
-class Due(NamedTuple):
-    """A memory whose vector must follow its row. ``claim`` tells this claim from a later one."""
-
-    id: str
-    project_id: str
-    kind: str
-    text: str
-    revision: int
-    live: bool
-    claim: datetime
-
-
-async def claim_due(
-    session: AsyncSession, *, project_id: str | None, grace: timedelta, lease: timedelta, limit: int
-) -> list[Due]:
-    """Take rows that the index is to follow, longest due first.
-
-    Like the outbox's, a claim is a date in the future and no lock: whoever dies with it leaves rows that are due again.
-    Rows younger than ``grace`` are left to whoever wrote them.
-    """
-    moment = now()
-    claim = moment + lease
-    wanted = sa.select(Memory.id).where(Memory.index_due_at <= moment - grace)
-    if project_id is not None:
-        wanted = wanted.where(Memory.project_id == project_id)
-    wanted = wanted.order_by(Memory.index_due_at, Memory.id).limit(limit).with_for_update(skip_locked=True)
-    rows = await session.execute(
-        sa.update(Memory)
-        .where(Memory.id.in_(wanted.scalar_subquery()))
-        .values(index_due_at=claim)
-        .returning(
-            Memory.id,
-            Memory.project_id,
-            Memory.kind,
-            Memory.text,
-            Memory.revision,
-            _LIVE.label("live"),
-        )
-        .execution_options(synchronize_session=False)
-    )
-    return sorted((Due._make([*row, claim]) for row in rows), key=lambda due: due.id)
-
-
-async def settle(session: AsyncSession, due: Due) -> bool:
-    """Note that the index has followed the row. False when the row has changed since the claim, and is due again."""
-    settled = await session.scalar(
-        sa.update(Memory)
-        .where(Memory.id == due.id, Memory.revision == due.revision, Memory.index_due_at == due.claim)
-        .values(index_due_at=None, indexed_at=now() if due.live else None)
-        .returning(Memory.id)
-        .execution_options(synchronize_session=False)
-    )
-    return settled is not None
-
-
-async def postpone(session: AsyncSession, dues: Sequence[Due], *, by: timedelta) -> None:
-    """Give claims back, to be taken again later."""
-    for due in dues:
-        await session.execute(
-            sa.update(Memory)
-            .where(Memory.id == due.id, Memory.index_due_at == due.claim)
-            .values(index_due_at=now() + by)
-            .execution_options(synchronize_session=False)
-        )
-
-
-async def index_all(session: AsyncSession) -> None:
-    """Have every vector written anew."""
-    await session.execute(
-        sa.update(Memory)
-        .where(_LIVE, Memory.index_due_at.is_(None))
-        .values(index_due_at=now())
-        .execution_options(synchronize_session=False)
-    )
-
-
-async def unindexed(session: AsyncSession) -> int:
-    """How many rows the index has not followed yet."""
-    statement = sa.select(sa.func.count()).select_from(Memory).where(Memory.index_due_at.is_not(None))
-    return await session.scalar(statement) or 0
